@@ -1,0 +1,1 @@
+"""Measurements: one module for each question, run as `python -m benchmarks NAME`."""

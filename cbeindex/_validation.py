@@ -1,0 +1,135 @@
+"""What comes from outside is coerced here and nowhere else."""
+
+import operator
+import sys
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from ._typing import Vectors
+
+
+def as_count(value: Any, name: str, *, least: int = 1) -> int:
+    """Return `value` as an int of at least `least`."""
+    try:
+        count = operator.index(value)
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}") from None
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {count}")
+    return count
+
+
+def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
+    """Return `value` as a finite float above 0 (or at least 0 with `zero`)."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    if not (0 <= number < float("inf")) or (number == 0 and not zero):
+        raise ValueError(f"{name} must be finite and {'at least' if zero else 'above'} 0, got {value!r}")
+    return number
+
+
+def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """Return `value`, one of `choices`."""
+    if value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return str(value)
+
+
+def is_sparse(array: Any) -> bool:
+    """Tell whether `array` is a scipy.sparse array or matrix, without importing scipy.sparse."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(array))
+
+
+class VectorSource:
+    """Vectors as the caller gave them, read in blocks of float32 rows.
+
+    Holds a dense array or a CSR matrix of any numeric type without copying it; a block is converted when it is read.
+    NaN and infinity pass: what is computed from a block shows them, at no cost, and then `refuse` says where they are.
+
+    Parameters
+    ----------
+    array : array_like or sparse of shape (n, dim) or (dim,)
+    dim : int
+    name : str
+        What messages call it.
+
+    Attributes
+    ----------
+    n_rows : int
+    is_single : bool
+        Whether one vector came as a 1-D array; then results lose their first axis too.
+    """
+
+    def __init__(self, array: ArrayLike, dim: int, name: str = "X") -> None:
+        self.dim = dim
+        self._name = name
+        rows: Any = array.toarray() if is_sparse(array) and array.ndim == 1 else array  # type: ignore[union-attr]
+        self._rows: Any = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, name)
+        self.is_single = self._rows.ndim == 1
+        if self.is_single:
+            self._rows = self._rows[np.newaxis]
+        if self._rows.ndim != 2 or self._rows.shape[1] != dim:
+            given = self._rows.shape[1:] if self.is_single else self._rows.shape
+            raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {tuple(given)}")
+        self.n_rows = int(self._rows.shape[0])
+
+    def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
+        """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""
+        taken = self._rows[rows]
+        with np.errstate(over="ignore"):  # a float64 that is too large becomes infinite, for `refuse` to name
+            if is_sparse(taken):
+                return taken.toarray().astype(np.float32, copy=False)  # type: ignore[no-any-return]
+            return taken.astype(np.float32, order="C", copy=False)  # type: ignore[no-any-return]
+
+    def refuse(self, start: int, stop: int) -> NoReturn:
+        """Raise the ValueError that names the first of rows [start, stop) that arithmetic cannot digest."""
+        for row in range(start, stop):
+            values = self.read(slice(row, row + 1))
+            if not np.isfinite(values).all():
+                raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
+        largest = np.abs(self.read(slice(start, stop))).max(axis=1)
+        raise ValueError(
+            f"{self._name} must be small enough for sums of {self.dim} values in float32, "
+            f"row {start + largest.argmax()} has values up to {largest.max():.3g}; scale the vectors down"
+        )
+
+
+def _as_dense(array: ArrayLike, name: str) -> NDArray[Any]:
+    dense = np.asarray(array)
+    if dense.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}")
+    return dense
+
+
+def _as_csr(array: Any, name: str) -> Any:
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got a sparse array of dtype {array.dtype}")
+    csr = array.tocsr()
+    # scipy does not look before it writes: an index beyond the row would corrupt memory.
+    csr.check_format(full_check=True)
+    if csr.dtype == np.float16:
+        csr = csr.astype(np.float32)
+    return csr
+
+
+def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int64]:
+    """Return `pairs` of row numbers as int64 of shape (n, 2); None means no pairs."""
+    if pairs is None:
+        return np.empty((0, 2), dtype=np.int64)
+    array = np.asarray(pairs)
+    if array.size == 0:
+        return np.empty((0, 2), dtype=np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integer row numbers, got dtype {array.dtype}")
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"{name} must have shape (n, 2), got {array.shape}")
+    outside = (array < 0) | (array >= n_rows)
+    if outside.any():
+        worst = array[outside][0]
+        raise ValueError(f"{name} must hold row numbers from 0 to {n_rows - 1}, got {worst}")
+    return array.astype(np.int64)

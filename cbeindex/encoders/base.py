@@ -1,0 +1,158 @@
+"""What an encoder is: vectors in blocks of rows, their projections, and the signs of those as packed bits."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable
+from typing import Any, ClassVar, Self, TypeAlias
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._threads import as_n_threads, for_each_chunk
+from .._typing import Arrays, CodeBytes, Projections, Vectors
+from .._validation import VectorSource, as_count
+
+# Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
+# blocks cost page faults as well (2**17: two a vector at dim 768).
+_BLOCK_FLOATS = 2**16
+# scipy transforms four float32 rows at a time in one register.
+_LEAST_ROWS = 4
+
+
+Projector: TypeAlias = Callable[[Vectors], Projections]
+
+
+class Encoder(ABC):
+    """Turns vectors of `dim` values into codes of `n_bits` bits: the signs of projections of the centred vector.
+
+    A kind of encoder says how a block of rows is projected (`_projector`), how it is fitted, and which arrays describe
+    it; reading what the caller gave, cutting it into blocks, threads and packing are here.
+    """
+
+    name: ClassVar[str]
+    """What the index file calls this class of encoder."""
+
+    def __init__(self, dim: int, n_bits: int | None) -> None:
+        self.dim = as_count(dim, "dim")
+        self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits")
+        self.centre: Vectors = np.zeros(self.dim, dtype=np.float32)
+
+    @abstractmethod
+    def _projector(self) -> Projector:
+        """Return a function that subtracts the centre from rows, (n, dim), and projects them to >= `n_bits` columns.
+
+        It is for one thread, and its result holds until its next call, so that it can reuse its memory. Each
+        projection is a sum over all values of its row, so that a NaN anywhere shows in the first column.
+        """
+
+    @abstractmethod
+    def config(self) -> dict[str, Any]:
+        """Describe the encoder apart from its arrays, in values that JSON can hold."""
+
+    @abstractmethod
+    def to_arrays(self) -> Arrays:
+        """Return the parameters as plain arrays."""
+
+    @classmethod
+    @abstractmethod
+    def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
+        """Rebuild the encoder that gave `config` and `arrays`."""
+
+    def fit(self, X: ArrayLike) -> Self:
+        """Take the mean of the rows of `X` as the centre, and return self."""
+        self.centre = self._mean_row(self._training_rows(X))
+        return self
+
+    def project(self, X: ArrayLike, n_threads: int | None = None) -> Projections:
+        """Project vectors: the real numbers whose signs are the code.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim) or (dim,)
+        n_threads : int, optional
+            By default one for each core.
+
+        Returns
+        -------
+        float32 array of shape (n, n_bits), or (n_bits,) for a single vector
+        """
+        source = VectorSource(X, self.dim)
+        projections: Projections = np.empty((source.n_rows, self.n_bits), dtype=np.float32)
+
+        def keep(start: int, block: Projections) -> None:
+            projections[start : start + len(block)] = block
+
+        self._for_each_block(source, keep, as_n_threads(n_threads))
+        return projections[0] if source.is_single else projections
+
+    def encode(self, X: ArrayLike, n_threads: int | None = None) -> CodeBytes:
+        """Encode vectors: one bit for each projection, 1 where it is at least 0.
+
+        Bit j of a code is bit j % 8 of byte j // 8; bits past `n_bits` are 0. A vector equal to the centre (without
+        `fit`: the zero vector) has projections of exactly 0, so its code is all ones.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim) or (dim,)
+        n_threads : int, optional
+            By default one for each core.
+
+        Returns
+        -------
+        uint8 array of shape (n, ceil(n_bits / 8)), or (ceil(n_bits / 8),) for a single vector
+        """
+        source = VectorSource(X, self.dim)
+        codes: CodeBytes = np.empty((source.n_rows, -(-self.n_bits // 8)), dtype=np.uint8)
+
+        def pack(start: int, block: Projections) -> None:
+            codes[start : start + len(block)] = np.packbits(block >= 0, axis=1, bitorder="little")
+
+        self._for_each_block(source, pack, as_n_threads(n_threads))
+        return codes[0] if source.is_single else codes
+
+    def _training_rows(self, X: ArrayLike) -> VectorSource:
+        """Return `X` to fit on: a batch of at least 2 rows."""
+        source = VectorSource(X, self.dim)
+        if source.n_rows < 2:
+            raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
+        return source
+
+    def _mean_row(self, source: VectorSource) -> Vectors:
+        """Return the mean row, summed in float64 in blocks whose size depends on `dim` alone."""
+        total: NDArray[np.float64] = np.zeros(self.dim)
+        step = rows_per_block(self.dim)
+        for start in range(0, source.n_rows, step):
+            with np.errstate(invalid="ignore"):
+                total += source.read(slice(start, start + step)).sum(axis=0, dtype=np.float64)
+            if not np.isfinite(total).all():
+                source.refuse(start, min(start + step, source.n_rows))
+        return (total / source.n_rows).astype(np.float32)
+
+    def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
+        """Project all rows in blocks and call `use(first_row, projections)` for each, on several threads."""
+        step = self._rows_per_block()
+        n_blocks = -(-source.n_rows // step)
+        # A few chunks for each thread even out their speeds; each chunk pays once for the memory of its projector.
+        chunk = step * max(1, n_blocks // (4 * n_threads))
+
+        def task(start: int, stop: int) -> None:
+            project = self._projector()
+            for first in range(start, stop, step):
+                last = min(first + step, stop)
+                with np.errstate(invalid="ignore", over="ignore"):
+                    projections = project(source.read(slice(first, last)))[:, : self.n_bits]
+                if not np.isfinite(projections[:, 0]).all():
+                    source.refuse(first, last)
+                use(first, projections)
+
+        for_each_chunk(task, source.n_rows, chunk, n_threads)
+
+    def _rows_per_block(self) -> int:
+        """Rows projected at a time."""
+        return rows_per_block(max(self.dim, self.n_bits))
+
+
+def rows_per_block(width: int) -> int:
+    """Rows of `width` floats to work on at a time, so that a stage needs O(width) memory beside its input."""
+    return max(_LEAST_ROWS, _BLOCK_FLOATS // width)

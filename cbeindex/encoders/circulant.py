@@ -1,0 +1,273 @@
+"""The circulant encoder: sign(R D (x - centre)), with R circulant and D random signs, by FFT."""
+
+from __future__ import annotations
+
+from copy import copy
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._threads import as_n_threads
+from .._typing import Arrays, Projections, Spectrum, Vectors
+from .._validation import as_choice, as_count, as_pairs, as_positive
+from .base import Encoder, Projector
+from .convolution import CircularConvolution, fast_length
+from .learning import learn_spectrum
+
+KINDS = ("orthogonal", "random", "learned")
+
+
+class CirculantEncoder(Encoder):
+    """Binary codes of long vectors in O(dim log dim) time and O(dim) parameters.
+
+    The code of x is the signs of R D (x - centre): D flips signs at random and R is a circulant matrix, so that
+    R v is a circular convolution with one vector r (Yu, Kumar, Gong and Chang, Circulant Binary Embedding, ICML
+    2014). More bits than the matrix has rows come from further, independent blocks R', D', ...
+
+    Parameters
+    ----------
+    dim : int
+        Length of the vectors.
+    n_bits : int, optional
+        Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64. The first
+        bits of a code do not depend on it (except for kind "learned", which is trained for its number of bits).
+    kind : {"orthogonal", "random", "learned"}
+        How r is chosen. "orthogonal": random phases and a flat spectrum, which makes R exactly orthogonal.
+        "random": r ~ N(0, 1), the paper's CBE-rand. "learned": r trained on the data in `fit`, the paper's CBE-opt.
+    seed : int
+        Chooses signs and r.
+    pad : bool
+        Pad vectors with zeros to a length whose FFT is fast. Without it R has exactly `dim` rows, as in the paper.
+    lam : float
+        Weight of orthogonality in the training of kind "learned".
+    mu : float
+        Weight of the similar and dissimilar pairs in that training.
+    n_iter : int
+        Iterations of that training.
+
+    Attributes
+    ----------
+    length : int
+        Length of the transform: the rows of one block R.
+    centre : float32 array of shape (dim,)
+        Subtracted before projecting; zeros until `fit`.
+    signs : int8 array of shape (n_blocks, dim)
+        The diagonals of D.
+    spectrum : complex64 array of shape (n_blocks, length // 2 + 1)
+        The half spectra of r.
+    objective : float64 array of shape (n_blocks, n_iter + 1)
+        The training objective at the start and after each iteration; empty unless kind is "learned" and fitted.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((1000, 300))
+    >>> encoder = CirculantEncoder(300, n_bits=256).fit(X)
+    >>> encoder.encode(X).shape, encoder.project(X[0]).shape
+    ((1000, 32), (256,))
+    """
+
+    name: ClassVar[str] = "circulant"
+
+    def __init__(
+        self,
+        dim: int,
+        n_bits: int | None = None,
+        kind: str = "orthogonal",
+        seed: int = 0,
+        pad: bool = True,
+        *,
+        lam: float = 1.0,
+        mu: float = 1.0,
+        n_iter: int = 10,
+    ) -> None:
+        super().__init__(dim, n_bits)
+        self.kind = as_choice(kind, "kind", KINDS)
+        self.seed = as_count(seed, "seed", least=0)
+        self.lam = as_positive(lam, "lam")
+        self.mu = as_positive(mu, "mu", zero=True)
+        self.n_iter = as_count(n_iter, "n_iter")
+        self.length = fast_length(self.dim) if pad else self.dim
+        self.signs, self.spectrum = self._draw()
+        self.objective: NDArray[np.float64] = np.empty((len(self.signs), 0))
+        self._is_ready = self.kind != "learned"
+        self._prepare()
+
+    def __repr__(self) -> str:
+        return f"CirculantEncoder(dim={self.dim}, n_bits={self.n_bits}, kind={self.kind!r}, seed={self.seed})"
+
+    def fit(
+        self,
+        X: ArrayLike,
+        similar: ArrayLike | None = None,
+        dissimilar: ArrayLike | None = None,
+        *,
+        n_threads: int | None = None,
+    ) -> Self:
+        """Take the mean of `X` as the centre; for kind "learned" train the circulant vectors as well.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim)
+            At least 2 rows. Training passes over all of them `n_iter` times; some thousands suffice.
+        similar, dissimilar : array_like of shape (n_pairs, 2), optional
+            Pairs of row numbers of `X` whose codes should be near to, or far from each other (kind "learned").
+        n_threads : int, optional
+            By default one for each core; the result does not depend on it.
+
+        Returns
+        -------
+        self
+        """
+        source = self._training_rows(X)
+        pairs = {
+            "similar": as_pairs(similar, source.n_rows, "similar"),
+            "dissimilar": as_pairs(dissimilar, source.n_rows, "dissimilar"),
+        }
+        if self.kind != "learned" and any(map(len, pairs.values())):
+            raise ValueError(f"pairs train an encoder of kind 'learned', this one is of kind {self.kind!r}")
+        threads = as_n_threads(n_threads)
+        centre = self._mean_row(source)
+        if self.kind == "learned":
+            _, spectrum = self._draw()
+            objectives = []
+            for block in range(len(spectrum)):
+
+                def flipped_rows(rows: slice | NDArray[np.int64], block: int = block) -> Vectors:
+                    taken = source.read(rows)
+                    flipped = np.empty((len(taken), 1, self.length), dtype=np.float32)
+                    _flip(taken, centre, self._float_signs[block : block + 1], out=flipped)
+                    return flipped[:, 0]
+
+                spectrum[block], objective = learn_spectrum(
+                    flipped_rows, source.n_rows, spectrum[block], self.length,
+                    n_bits=min(self.length, self.n_bits - block * self.length),
+                    lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
+                )  # fmt: skip
+                objectives.append(objective)
+            self.spectrum, self.objective = spectrum, np.array(objectives)
+            self._is_ready = True
+            self._prepare()
+        self.centre = centre
+        return self
+
+    def shorten(self, n_bits: int) -> CirculantEncoder:
+        """Return the encoder whose codes are the first `n_bits` bits of this one's."""
+        if as_count(n_bits, "n_bits") > self.n_bits:
+            raise ValueError(f"n_bits must be at most {self.n_bits}, the bits of this encoder, got {n_bits}")
+        shorter = copy(self)
+        shorter.n_bits = int(n_bits)
+        n_blocks = self._n_blocks(shorter.n_bits)
+        shorter.signs, shorter.spectrum = self.signs[:n_blocks], self.spectrum[:n_blocks]
+        shorter.objective = self.objective[:n_blocks]
+        shorter._prepare()
+        return shorter
+
+    def config(self) -> dict[str, Any]:
+        """Describe the encoder apart from its arrays, in values that JSON can hold."""
+        names = ("dim", "n_bits", "kind", "seed", "length", "lam", "mu", "n_iter")
+        return {"encoder": self.name, "fitted": self._is_ready} | {name: getattr(self, name) for name in names}
+
+    def to_arrays(self) -> Arrays:
+        """Return the parameters as plain arrays: `centre`, `signs`, `spectrum` and `objective`."""
+        return {name: getattr(self, name).copy() for name in ("centre", "signs", "spectrum", "objective")}
+
+    @classmethod
+    def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
+        """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again."""
+        encoder = cls.__new__(cls)
+        Encoder.__init__(encoder, config["dim"], config["n_bits"])
+        for name in ("kind", "seed", "length", "lam", "mu", "n_iter"):
+            setattr(encoder, name, config[name])
+        encoder._is_ready = config["fitted"]
+        for name in ("centre", "signs", "spectrum", "objective"):
+            setattr(encoder, name, arrays[name].copy())
+        encoder._prepare()
+        return encoder
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {"config": self.config(), "arrays": self.to_arrays()}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(type(self).from_arrays(**state).__dict__)
+
+    def _n_blocks(self, n_bits: int) -> int:
+        return -(-n_bits // self.length)
+
+    def _draw(self) -> tuple[NDArray[np.int8], Spectrum]:
+        """Draw signs and spectra from the seed."""
+        n_blocks = self._n_blocks(self.n_bits)
+        signs = np.empty((n_blocks, self.dim), dtype=np.int8)
+        spectrum = np.empty((n_blocks, self.length // 2 + 1), dtype=np.complex64)
+        draw_spectrum = _gaussian_spectrum if self.kind == "random" else _flat_spectrum
+        for block in range(n_blocks):
+            # A stream of its own for each block: the first blocks are the same for every n_bits.
+            bits = np.random.PCG64(np.random.SeedSequence([self.seed, block]))
+            signs[block] = _draw_signs(bits, self.dim)
+            spectrum[block] = draw_spectrum(bits, self.length)
+        return signs, spectrum
+
+    def _prepare(self) -> None:
+        """Derive what projecting needs from the parameters."""
+        self._float_signs = self.signs.astype(np.float32)
+        self._convolve = CircularConvolution(self.spectrum, self.length)
+
+    def _projector(self) -> Projector:
+        if not self._is_ready:
+            raise ValueError("an encoder of kind 'learned' must be fitted before it can project: call fit(X)")
+        flipped = np.empty((self._rows_per_block(), len(self.signs), self.length), dtype=np.float32)
+
+        def project(rows: Vectors) -> Projections:
+            block = flipped[: len(rows)]
+            _flip(rows, self.centre, self._float_signs, out=block)
+            return self._convolve(block).reshape(len(rows), -1)
+
+        return project
+
+    def _rows_per_block(self) -> int:
+        return self._convolve.rows_per_block()
+
+
+def _flip(rows: Vectors, centre: Vectors, signs: Vectors, out: Vectors) -> None:
+    """Centre rows, multiply them by the signs of each block and pad: into float32 (n, n_blocks, length)."""
+    values = out[:, :, : rows.shape[1]]
+    np.subtract(rows[:, np.newaxis], centre, out=values)
+    values *= signs
+    out[:, :, rows.shape[1] :] = 0
+
+
+# Parameters are drawn from the raw words of PCG64, whose stream numpy guarantees; that of its distributions it does
+# not, and a seed should mean the same encoder for ever.
+
+
+def _draw_uniform(bits: np.random.PCG64, size: int) -> NDArray[np.float64]:
+    """Draw uniform numbers of 53 bits in [0, 1)."""
+    words: NDArray[np.uint64] = bits.random_raw(size)
+    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def _draw_signs(bits: np.random.PCG64, size: int) -> NDArray[np.int8]:
+    """Draw +1 or -1, a bit each."""
+    words = bits.random_raw(-(-size // 64)).astype("<u8")
+    flips = np.unpackbits(words.view(np.uint8), count=size, bitorder="little").view(np.int8)
+    return np.int8(1) - np.int8(2) * flips
+
+
+def _flat_spectrum(bits: np.random.PCG64, length: int) -> Spectrum:
+    """Draw a half spectrum of modulus 1 with random phases: the circulant matrix is orthogonal."""
+    spectrum = np.exp(2j * np.pi * _draw_uniform(bits, length // 2 + 1))
+    single = [0, -1] if length % 2 == 0 else [0]  # DC and Nyquist are real
+    spectrum[single] = np.where(spectrum[single].real >= 0, 1, -1)
+    rounded: Spectrum = spectrum.astype(np.complex64)
+    return rounded
+
+
+def _gaussian_spectrum(bits: np.random.PCG64, length: int) -> Spectrum:
+    """Return the half spectrum of r ~ N(0, 1), drawn by the method of Box and Muller."""
+    from scipy import fft
+
+    radius = np.sqrt(-2 * np.log1p(-_draw_uniform(bits, length)))
+    r = radius * np.cos(2 * np.pi * _draw_uniform(bits, length))
+    spectrum: Spectrum = fft.rfft(r).astype(np.complex64)
+    return spectrum
