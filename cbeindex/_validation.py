@@ -7,13 +7,15 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._typing import Vectors
+from ._typing import Arrays, Vectors
 
 
 def as_count(value: Any, name: str, *, least: int = 1) -> int:
     """Return `value` as an int of at least `least`."""
     try:
         count = operator.index(value)
+        if isinstance(value, bool):
+            raise TypeError
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}") from None
     if count < least:
@@ -32,11 +34,28 @@ def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
     return number
 
 
+def as_flag(value: Any, name: str) -> bool:
+    """Return `value`, True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
 def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     """Return `value`, one of `choices`."""
-    if value not in choices:
+    if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return str(value)
+    return value
+
+
+def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Return a copy of `arrays[name]` if it has this type and shape (None: any size there)."""
+    array = arrays[name]
+    fits = array.ndim == len(shape) and all(want in (None, got) for got, want in zip(array.shape, shape, strict=True))
+    if array.dtype != dtype or not fits:
+        wanted = f"{np.dtype(dtype)} of shape {tuple(shape)}"
+        raise ValueError(f"{name} must be {wanted}, got {array.dtype} of shape {array.shape}")
+    return array.copy()
 
 
 def is_sparse(array: Any) -> bool:
@@ -66,16 +85,15 @@ class VectorSource:
     """
 
     def __init__(self, array: ArrayLike, dim: int, name: str = "X") -> None:
-        self.dim = dim
         self._name = name
         rows: Any = array.toarray() if is_sparse(array) and array.ndim == 1 else array  # type: ignore[union-attr]
-        self._rows: Any = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, name)
-        self.is_single = self._rows.ndim == 1
+        self._rows: Any = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, dim, name)
+        shape = self._rows.shape
+        self.is_single = len(shape) == 1
         if self.is_single:
             self._rows = self._rows[np.newaxis]
         if self._rows.ndim != 2 or self._rows.shape[1] != dim:
-            given = self._rows.shape[1:] if self.is_single else self._rows.shape
-            raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {tuple(given)}")
+            raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {shape}")
         self.n_rows = int(self._rows.shape[0])
 
     def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
@@ -83,38 +101,43 @@ class VectorSource:
         taken = self._rows[rows]
         with np.errstate(over="ignore"):  # a float64 that is too large becomes infinite, for `refuse` to name
             if is_sparse(taken):
-                return taken.toarray().astype(np.float32, copy=False)  # type: ignore[no-any-return]
-            return taken.astype(np.float32, order="C", copy=False)  # type: ignore[no-any-return]
+                # Entries at the same place are added up, which small integers would not survive.
+                taken = taken.astype(np.float64 if taken.dtype.kind in "iub" else taken.dtype).toarray()
+            block: Vectors = taken.astype(np.float32, order="C", copy=False)
+        return block
 
-    def refuse(self, start: int, stop: int) -> NoReturn:
-        """Raise the ValueError that names the first of rows [start, stop) that arithmetic cannot digest."""
-        for row in range(start, stop):
-            values = self.read(slice(row, row + 1))
-            if not np.isfinite(values).all():
-                raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
-        largest = np.abs(self.read(slice(start, stop))).max(axis=1)
-        raise ValueError(
-            f"{self._name} must be small enough for sums of {self.dim} values in float32, "
-            f"row {start + largest.argmax()} has values up to {largest.max():.3g}; scale the vectors down"
-        )
+    def refuse(self, row: int) -> NoReturn:
+        """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""
+        values = self.read(slice(row, row + 1))
+        if np.isfinite(values).all():
+            raise ValueError(
+                f"{self._name} must be small enough for sums of {values.size} values in float32, "
+                f"row {row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
+            )
+        raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
 
 
-def _as_dense(array: ArrayLike, name: str) -> NDArray[Any]:
-    dense = np.asarray(array)
+def _as_dense(array: ArrayLike, dim: int, name: str) -> NDArray[Any]:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise TypeError(f"{name} must not have masked values; fill them first")
+    try:
+        dense = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(f"{name} must have shape (n, {dim}): {error}") from None
     if dense.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}")
-    return dense
+    return dense.reshape(0, dim) if dense.shape == (0,) else dense
 
 
 def _as_csr(array: Any, name: str) -> Any:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, got a sparse array of dtype {array.dtype}")
     csr = array.tocsr()
-    # scipy does not look before it writes: an index beyond the row would corrupt memory.
+    # A shell of our own, since the check tidies what it looks at. scipy does not look before it writes: an index
+    # beyond the row would corrupt memory.
+    csr = type(csr)((csr.data, csr.indices, csr.indptr), shape=csr.shape)
     csr.check_format(full_check=True)
-    if csr.dtype == np.float16:
-        csr = csr.astype(np.float32)
-    return csr
+    return csr.astype(np.float32) if csr.dtype == np.float16 else csr
 
 
 def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int64]:
@@ -122,7 +145,7 @@ def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int6
     if pairs is None:
         return np.empty((0, 2), dtype=np.int64)
     array = np.asarray(pairs)
-    if array.size == 0:
+    if array.shape == (0,):
         return np.empty((0, 2), dtype=np.int64)
     if array.dtype.kind not in "iu":
         raise TypeError(f"{name} must hold integer row numbers, got dtype {array.dtype}")

@@ -34,10 +34,10 @@ def learning_objective(encoder, X, block=0, similar=(), dissimilar=()):
     B[:, n_bits:] = 0
 
     def spread(pairs):
-        return sum(((projected[i] - projected[j]) ** 2).sum() for i, j in pairs)
+        return np.mean([((projected[i] - projected[j]) ** 2).sum() for i, j in pairs]) if len(pairs) else 0
 
     return (
         ((B - projected) ** 2).sum()
         + encoder.lam * ((R @ R.T - np.eye(encoder.length)) ** 2).sum()
-        + encoder.mu * (spread(similar) - spread(dissimilar))
+        + encoder.mu * len(X) * (spread(similar) - spread(dissimilar))
     )

@@ -126,6 +126,28 @@ def test_first_bits_are_the_shorter_code(dim, n_bits, data):
         assert not bits(shorter.encode(X))[:, fewer:].any()
 
 
+@pytest.mark.parametrize(
+    ("name", "change"),
+    [
+        ("centre", lambda a: a.astype(np.float64)),
+        ("signs", lambda a: a[:, :5]),
+        ("spectrum", lambda a: a[:1]),
+        ("objective", lambda a: a[0]),
+    ],
+)
+def test_arrays_that_do_not_fit_are_refused(name, change):
+    encoder = CirculantEncoder(10)
+    arrays = encoder.to_arrays()
+    arrays[name] = change(arrays[name])
+    with pytest.raises(ValueError, match=f"{name} must be .* of shape"):
+        CirculantEncoder.from_arrays(encoder.config(), arrays)
+
+
+def test_large_seeds_are_seeds_of_their_own():
+    first, second = CirculantEncoder(64, 64, seed=2**32 + 5), CirculantEncoder(64, 128, seed=5)
+    assert (first.signs[0] != second.signs[1]).any()
+
+
 def test_stacked_blocks_are_independent():
     encoder = CirculantEncoder(64, 256)
     assert encoder.signs.shape == (4, 64)
@@ -148,6 +170,11 @@ def codes(encoder):
     return encoder.encode(TestSameBits.X)
 
 
+@pytest.fixture(scope="module")
+def projected(encoder):
+    return encoder.project(TestSameBits.X)
+
+
 class TestSameBits:
     """The same values give the same bits, however they come."""
 
@@ -160,21 +187,18 @@ class TestSameBits:
             np.testing.assert_array_equal(encoder.encode(row[np.newaxis]), code[np.newaxis])
             np.testing.assert_array_equal(encoder.encode(row), code)
 
-    def test_any_batch(self, encoder, codes):
-        for size in (2, 3, 5, 64):
-            np.testing.assert_array_equal(encoder.encode(self.X[:size]), codes[:size])
-
     @pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
-    def test_threads(self, encoder, codes, n_threads, monkeypatch):
+    def test_threads(self, encoder, codes, projected, n_threads, monkeypatch):
         monkeypatch.setattr("cbeindex.encoders.base._BLOCK_FLOATS", 8 * 400)
         np.testing.assert_array_equal(encoder.encode(self.X, n_threads=n_threads), codes)
+        np.testing.assert_array_equal(encoder.project(self.X, n_threads=n_threads), projected)
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int16, np.int64, ">f4", ">i8"])
-    def test_types(self, encoder, codes, dtype):
+    def test_types(self, encoder, projected, dtype):
         X = self.X.astype(dtype)
-        np.testing.assert_array_equal(encoder.encode(X), codes)
+        np.testing.assert_array_equal(encoder.project(X), projected)
         again = CirculantEncoder(self.DIM, 333, encoder.kind, n_iter=2).fit(X)
-        np.testing.assert_array_equal(again.encode(X), codes)
+        np.testing.assert_array_equal(again.project(X), projected)
 
     def test_small_integers(self):
         X = np.abs(self.X).astype(np.uint8)
@@ -186,23 +210,23 @@ class TestSameBits:
 
     @pytest.mark.parametrize("make", [scipy.sparse.csr_array, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
     @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int16])
-    def test_sparse(self, encoder, codes, make, dtype):
+    def test_sparse(self, encoder, projected, make, dtype):
         X = make(self.X.astype(dtype))
-        np.testing.assert_array_equal(encoder.encode(X), codes)
+        np.testing.assert_array_equal(encoder.project(X), projected)
         again = CirculantEncoder(self.DIM, 333, encoder.kind, n_iter=2).fit(X)
-        np.testing.assert_array_equal(again.encode(X), codes)
+        np.testing.assert_array_equal(again.project(X), projected)
 
     def test_one_sparse_vector(self, encoder, codes):
         np.testing.assert_array_equal(encoder.encode(scipy.sparse.coo_array(self.X[0])), codes[0])
 
-    def test_layouts(self, encoder, codes):
+    def test_layouts(self, encoder, projected):
         wide = np.zeros((140, 400), dtype=np.float32)
         wide[::2, ::2] = self.X
         for X in (np.asfortranarray(self.X), wide[::2, ::2], self.X[::-1][::-1], self.X.tolist()):
-            np.testing.assert_array_equal(encoder.encode(X), codes)
+            np.testing.assert_array_equal(encoder.project(X), projected)
         read_only = self.X.astype(np.float32)
         read_only.setflags(write=False)
-        np.testing.assert_array_equal(encoder.encode(read_only), codes)
+        np.testing.assert_array_equal(encoder.project(read_only), projected)
 
     def test_input_is_not_written_to(self, encoder):
         X = self.X.astype(np.float32)
@@ -225,10 +249,10 @@ class TestSameBits:
 @pytest.mark.parametrize(
     ("dim", "n_bits", "kind", "seed", "fingerprint"),
     [
-        (100, None, "orthogonal", 0, "2da40734"),
-        (97, 300, "orthogonal", 7, "628d8469"),
-        (100, 64, "random", 0, "07d86dca"),
-        (70_000, 256, "orthogonal", 1, "70de99c2"),
+        (100, None, "orthogonal", 0, "87d04dbb"),
+        (97, 300, "orthogonal", 7, "c961fc82"),
+        (100, 64, "random", 0, "a0ad7242"),
+        (70_000, 256, "orthogonal", 1, "1e66c095"),
     ],
 )
 def test_bits_are_frozen(dim, n_bits, kind, seed, fingerprint):
@@ -247,6 +271,7 @@ def test_shapes_and_types():
     assert encoder.n_bits == 64
     assert encoder.encode(np.zeros((3, 10))).shape == (3, 8)
     assert encoder.encode(np.zeros((0, 10))).shape == (0, 8)
+    assert encoder.encode([]).shape == (0, 8)
     assert encoder.project(np.zeros((0, 10))).shape == (0, 64)
     assert encoder.project(np.zeros((3, 10))).dtype == np.float32
     assert encoder.encode(np.zeros(10)).dtype == np.uint8
@@ -284,6 +309,12 @@ BAD = np.zeros((300, 10))
         (lambda e: e.encode(np.zeros((3, 10), dtype=complex)), TypeError, "complex"),
         (lambda e: e.encode([["a"] * 10]), TypeError, "real numbers"),
         (lambda e: e.encode(None), TypeError, "real numbers"),
+        (lambda e: e.encode([[1.0] * 10, [1.0]]), ValueError, r"shape \(n, 10\)"),
+        (lambda e: e.encode(np.ma.masked_less(np.arange(10.0), 3)), TypeError, "masked"),
+        (lambda e: CirculantEncoder(True), TypeError, "dim must be an integer, got bool"),
+        (lambda e: CirculantEncoder(5, pad="no"), TypeError, "pad must be True or False, got 'no'"),
+        (lambda e: CirculantEncoder(5, kind=np.zeros(3)), ValueError, "kind must be one of"),
+        (lambda e: CirculantEncoder(10, kind="learned").fit(BAD, np.zeros((0, 3), int)), ValueError, r"\(n, 2\)"),
         (lambda e: e.encode(np.zeros((1, 10)), n_threads=0), ValueError, "n_threads must be at least 1"),
         (lambda e: e.encode(np.zeros((1, 10)), n_threads=1.5), TypeError, "n_threads must be an integer"),
         (lambda e: e.fit(np.zeros((1, 10))), ValueError, "at least 2 rows of 10 values, got 1"),
@@ -329,11 +360,45 @@ def test_a_bad_value_names_its_row(bad, row, convert):
             call(convert(X))
 
 
-def test_values_too_large_for_sums():
-    X = vectors(5, 10)
-    X[3] = 3e38
-    with pytest.raises(ValueError, match=r"row 3 has values up to 3e\+38; scale"):
-        CirculantEncoder(10).encode(X)
+@pytest.mark.parametrize("dim", [10, 100])
+def test_values_too_large_for_sums(dim):
+    """Near the end of float32 a row gives the bits of the scaled row, or an error that names it: never other bits."""
+    encoder = CirculantEncoder(dim)
+    small = vectors(60, dim)
+    n_refused = 0
+    for row, values in enumerate(small):
+        X = small.copy()
+        X[row] = np.clip(values * np.float32(2.0**124), -3e38, 3e38) if row % 2 else values * np.float32(2.0**118)
+        try:
+            np.testing.assert_array_equal(encoder.encode(X)[row], encoder.encode(X[row] / np.float32(2.0**100)))
+        except ValueError:
+            n_refused += 1
+            with pytest.raises(ValueError, match=rf"row {row} has values up to .*; scale the vectors down"):
+                encoder.encode(X)
+    assert 10 <= n_refused <= 50
+
+
+@pytest.mark.parametrize("dim", [*range(1, 66), 97, 100, 509, 511, 513, 1_000, 1_009, 4_096, 25_600, 65_536, 98_415])
+@pytest.mark.parametrize("pad", [True, False])
+def test_projections_do_not_depend_on_the_batch(dim, pad):
+    """Bit for bit, for lengths of all kinds: primes, odd, even, long enough to be cut, stacked."""
+    X = vectors(9, dim)
+    encoder = CirculantEncoder(dim, n_bits=dim + dim // 2 + 1, pad=pad)
+    projections = encoder.project(X, n_threads=1)
+    for row in (0, 4, 8):
+        np.testing.assert_array_equal(encoder.project(X[row]), projections[row])
+    np.testing.assert_array_equal(encoder.project(X[2:7], n_threads=3), projections[2:7])
+
+
+def test_a_sparse_matrix_with_repeated_and_spare_entries():
+    """Entries at one place add up, in wide enough numbers, and the caller's matrix stays as it is."""
+    data, indices = np.array([100, 100, 3], dtype=np.int8), np.array([4, 4, 1])
+    X = scipy.sparse.csr_array((data, indices, np.array([0, 2, 3])), shape=(2, 10))
+    X.data, X.indices = np.append(X.data, X.data[:2]), np.append(X.indices, X.indices[:2])
+    expected = np.zeros((2, 10))
+    expected[0, 4], expected[1, 1] = 200, 3
+    np.testing.assert_array_equal(CirculantEncoder(10).project(X), CirculantEncoder(10).project(expected))
+    assert len(X.data) == 5
 
 
 def test_a_broken_sparse_matrix_is_refused():

@@ -42,8 +42,8 @@ class Encoder(ABC):
     def _projector(self) -> Projector:
         """Return a function that subtracts the centre from rows, (n, dim), and projects them to >= `n_bits` columns.
 
-        It is for one thread, and its result holds until its next call, so that it can reuse its memory. Each
-        projection is a sum over all values of its row, so that a NaN anywhere shows in the first column.
+        It is for one thread, and its result holds until its next call, so that it can reuse its memory. A row with
+        NaN or infinity must give projections that are not finite either.
         """
 
     @abstractmethod
@@ -123,10 +123,11 @@ class Encoder(ABC):
         total: NDArray[np.float64] = np.zeros(self.dim)
         step = rows_per_block(self.dim)
         for start in range(0, source.n_rows, step):
+            rows = source.read(slice(start, start + step))
             with np.errstate(invalid="ignore"):
-                total += source.read(slice(start, start + step)).sum(axis=0, dtype=np.float64)
+                total += rows.sum(axis=0, dtype=np.float64)
             if not np.isfinite(total).all():
-                source.refuse(start, min(start + step, source.n_rows))
+                source.refuse(start + int(np.argmin(np.isfinite(rows).all(axis=1))))
         return (total / source.n_rows).astype(np.float32)
 
     def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
@@ -142,8 +143,11 @@ class Encoder(ABC):
                 last = min(first + step, stop)
                 with np.errstate(invalid="ignore", over="ignore"):
                     projections = project(source.read(slice(first, last)))[:, : self.n_bits]
-                if not np.isfinite(projections[:, 0]).all():
-                    source.refuse(first, last)
+                    suspicious = not np.isfinite(projections.sum(axis=1)).all()
+                if suspicious:  # by their sum, which can also overflow by itself
+                    bad = ~np.isfinite(projections).all(axis=1)
+                    if bad.any():
+                        source.refuse(first + int(bad.argmax()))
                 use(first, projections)
 
         for_each_chunk(task, source.n_rows, chunk, n_threads)

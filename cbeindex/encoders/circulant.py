@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from copy import copy
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -10,7 +9,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._threads import as_n_threads
 from .._typing import Arrays, Projections, Spectrum, Vectors
-from .._validation import as_choice, as_count, as_pairs, as_positive
+from .._validation import as_array, as_choice, as_count, as_flag, as_pairs, as_positive
 from .base import Encoder, Projector
 from .convolution import CircularConvolution, fast_length
 from .learning import learn_spectrum
@@ -32,6 +31,7 @@ class CirculantEncoder(Encoder):
     n_bits : int, optional
         Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64. The first
         bits of a code do not depend on it (except for kind "learned", which is trained for its number of bits).
+        Every `length` bits cost one transform.
     kind : {"orthogonal", "random", "learned"}
         How r is chosen. "orthogonal": random phases and a flat spectrum, which makes R exactly orthogonal.
         "random": r ~ N(0, 1), the paper's CBE-rand. "learned": r trained on the data in `fit`, the paper's CBE-opt.
@@ -42,7 +42,7 @@ class CirculantEncoder(Encoder):
     lam : float
         Weight of orthogonality in the training of kind "learned".
     mu : float
-        Weight of the similar and dissimilar pairs in that training.
+        Weight of the similar and dissimilar pairs in that training: that of an average pair to an average row.
     n_iter : int
         Iterations of that training.
 
@@ -79,16 +79,12 @@ class CirculantEncoder(Encoder):
         pad: bool = True,
         *,
         lam: float = 1.0,
-        mu: float = 1.0,
+        mu: float = 0.25,
         n_iter: int = 10,
     ) -> None:
         super().__init__(dim, n_bits)
-        self.kind = as_choice(kind, "kind", KINDS)
-        self.seed = as_count(seed, "seed", least=0)
-        self.lam = as_positive(lam, "lam")
-        self.mu = as_positive(mu, "mu", zero=True)
-        self.n_iter = as_count(n_iter, "n_iter")
-        self.length = fast_length(self.dim) if pad else self.dim
+        self._set_options(kind, seed, lam, mu, n_iter)
+        self.length = fast_length(self.dim) if as_flag(pad, "pad") else self.dim
         self.signs, self.spectrum = self._draw()
         self.objective: NDArray[np.float64] = np.empty((len(self.signs), 0))
         self._is_ready = self.kind != "learned"
@@ -107,10 +103,12 @@ class CirculantEncoder(Encoder):
     ) -> Self:
         """Take the mean of `X` as the centre; for kind "learned" train the circulant vectors as well.
 
+        Not while other threads encode with this encoder.
+
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim)
-            At least 2 rows. Training passes over all of them `n_iter` times; some thousands suffice.
+            At least 2 rows. Training passes over all of them `n_iter` + 2 times for each block; some thousands do.
         similar, dissimilar : array_like of shape (n_pairs, 2), optional
             Pairs of row numbers of `X` whose codes should be near to, or far from each other (kind "learned").
         n_threads : int, optional
@@ -152,17 +150,15 @@ class CirculantEncoder(Encoder):
         self.centre = centre
         return self
 
-    def shorten(self, n_bits: int) -> CirculantEncoder:
+    def shorten(self, n_bits: int) -> Self:
         """Return the encoder whose codes are the first `n_bits` bits of this one's."""
         if as_count(n_bits, "n_bits") > self.n_bits:
             raise ValueError(f"n_bits must be at most {self.n_bits}, the bits of this encoder, got {n_bits}")
-        shorter = copy(self)
-        shorter.n_bits = int(n_bits)
-        n_blocks = self._n_blocks(shorter.n_bits)
-        shorter.signs, shorter.spectrum = self.signs[:n_blocks], self.spectrum[:n_blocks]
-        shorter.objective = self.objective[:n_blocks]
-        shorter._prepare()
-        return shorter
+        n_blocks = self._n_blocks(n_bits)
+        arrays = self.to_arrays()
+        for name in ("signs", "spectrum", "objective"):
+            arrays[name] = arrays[name][:n_blocks]
+        return self.from_arrays(self.config() | {"n_bits": int(n_bits)}, arrays)
 
     def config(self) -> dict[str, Any]:
         """Describe the encoder apart from its arrays, in values that JSON can hold."""
@@ -171,18 +167,21 @@ class CirculantEncoder(Encoder):
 
     def to_arrays(self) -> Arrays:
         """Return the parameters as plain arrays: `centre`, `signs`, `spectrum` and `objective`."""
-        return {name: getattr(self, name).copy() for name in ("centre", "signs", "spectrum", "objective")}
+        return {"centre": self.centre, "signs": self.signs, "spectrum": self.spectrum, "objective": self.objective}
 
     @classmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
         """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again."""
         encoder = cls.__new__(cls)
         Encoder.__init__(encoder, config["dim"], config["n_bits"])
-        for name in ("kind", "seed", "length", "lam", "mu", "n_iter"):
-            setattr(encoder, name, config[name])
-        encoder._is_ready = config["fitted"]
-        for name in ("centre", "signs", "spectrum", "objective"):
-            setattr(encoder, name, arrays[name].copy())
+        encoder._set_options(config["kind"], config["seed"], config["lam"], config["mu"], config["n_iter"])
+        encoder.length = as_count(config["length"], "length", least=encoder.dim)
+        n_blocks = encoder._n_blocks(encoder.n_bits)
+        encoder._is_ready = as_flag(config["fitted"], "fitted")
+        encoder.centre = as_array(arrays, "centre", np.float32, (encoder.dim,))
+        encoder.signs = as_array(arrays, "signs", np.int8, (n_blocks, encoder.dim))
+        encoder.spectrum = as_array(arrays, "spectrum", np.complex64, (n_blocks, encoder.length // 2 + 1))
+        encoder.objective = as_array(arrays, "objective", np.float64, (n_blocks, None))
         encoder._prepare()
         return encoder
 
@@ -191,6 +190,13 @@ class CirculantEncoder(Encoder):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(type(self).from_arrays(**state).__dict__)
+
+    def _set_options(self, kind: str, seed: int, lam: float, mu: float, n_iter: int) -> None:
+        self.kind = as_choice(kind, "kind", KINDS)
+        self.seed = as_count(seed, "seed", least=0)
+        self.lam = as_positive(lam, "lam")
+        self.mu = as_positive(mu, "mu", zero=True)
+        self.n_iter = as_count(n_iter, "n_iter")
 
     def _n_blocks(self, n_bits: int) -> int:
         return -(-n_bits // self.length)
@@ -203,7 +209,7 @@ class CirculantEncoder(Encoder):
         draw_spectrum = _gaussian_spectrum if self.kind == "random" else _flat_spectrum
         for block in range(n_blocks):
             # A stream of its own for each block: the first blocks are the same for every n_bits.
-            bits = np.random.PCG64(np.random.SeedSequence([self.seed, block]))
+            bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(block,)))
             signs[block] = _draw_signs(bits, self.dim)
             spectrum[block] = draw_spectrum(bits, self.length)
         return signs, spectrum

@@ -2,11 +2,12 @@
 
 With x the flipped, padded rows of the data, brought to a mean squared norm of 1, find r and B that minimise
 
-    |B - X R^T|^2 + lam |R R^T - I|^2 + mu (sum over similar |R x_i - R x_j|^2 - the same over dissimilar)
+    |B - X R^T|^2 + lam |R R^T - I|^2 + mu n_rows (mean over similar |R x_i - R x_j|^2 - mean over dissimilar)
 
 where R is the circulant matrix of r and B has entries +-1/sqrt(length), 0 past column n_bits. For a given r the best B
 is the signs of X R^T. For a given B the problem falls apart into one for each frequency, which has a closed form.
-Neither step can raise the objective. Memory is O(length): rows are read again in each iteration.
+Neither step can raise the objective. (The paper sums over pairs; the means keep the meaning of mu when the number of
+pairs changes.) Memory is O(length): rows are read again in each iteration.
 """
 
 from collections.abc import Callable
@@ -82,10 +83,11 @@ def learn_spectrum(
 
     energy = sum_of(energy_of).real
     mean_square = float(weights @ energy) / (length * n_rows)
-    if mean_square == 0:
+    if not mean_square > 0:
         raise ValueError("kind 'learned' needs rows that differ, all rows are equal")
     scale = 1 / np.sqrt(mean_square)
-    quadratic = scale**2 * (energy + mu * (_pair_energy(read, similar) - _pair_energy(read, dissimilar)))
+    contrast = _pair_energy(read, similar, length) - _pair_energy(read, dissimilar, length)
+    quadratic = scale**2 * (energy + mu * n_rows * contrast)
     unit = scale / np.sqrt(length)  # of a product of B and X
 
     def objective_of(spectrum: Spectrum, correlation: NDArray[np.complex128]) -> float:
@@ -101,6 +103,10 @@ def learn_spectrum(
         spectrum = best_spectrum(quadratic, correlation, lam * length).astype(np.complex64)
         correlation = unit * sum_of(correlation_of)
         reached = objective_of(spectrum, correlation)
+        if not np.isfinite(reached):
+            raise ValueError("training overflowed: scale the vectors down, or choose a smaller mu")
+        rounding = 1e-5 * (abs(reached) + n_rows)  # of float32 transforms, which sums of n_rows terms may show
+        assert reached <= objective[-1] + rounding, "the steps are minimisers: the objective cannot rise"
         if reached >= objective[-1]:  # converged: the rest is rounding
             spectrum = previous
             objective += [objective[-1]] * (n_iter + 1 - len(objective))
@@ -125,7 +131,7 @@ def best_spectrum(
 
 
 def _positive_root(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Largest real root of t^3 + p t - q = 0 for q >= 0, by Vieta's substitutions (no cancellation in any branch)."""
+    """Largest real root of t^3 + p t - q = 0 for q >= 0, by Vieta's substitutions."""
     width = 2 * np.sqrt(np.abs(p) / 3)
     with np.errstate(divide="ignore", invalid="ignore", over="ignore"):
         ratio = np.where(p == 0, 0, 4 * q / width**3)
@@ -144,21 +150,22 @@ def _positive_root(p: NDArray[np.float64], q: NDArray[np.float64]) -> NDArray[np
 
 
 def _energy(transformed: NDArray[np.complex64]) -> Sum:
-    """Sum of |F|^2 over rows."""
-    energy: Sum = (transformed.real**2 + transformed.imag**2).sum(axis=0, dtype=np.float64)
+    """Sum of |F|^2 over rows; in float64, where the squares of very large and very small numbers have room."""
+    wide = transformed.view(np.float32).astype(np.float64).reshape(*transformed.shape, 2)
+    energy: Sum = np.einsum("nfc,nfc->f", wide, wide)
     return energy
 
 
-def _pair_energy(read: RowReader, pairs: NDArray[np.int64]) -> Sum | float:
-    """Sum of |F(x_i - x_j)|^2 over pairs."""
+def _pair_energy(read: RowReader, pairs: NDArray[np.int64], length: int) -> Sum | float:
+    """Mean of |F(x_i - x_j)|^2 over pairs; 0 without pairs."""
     from scipy import fft
 
     total: Sum | float = 0.0
-    step = 64
+    step = rows_per_block(length)
     for start in range(0, len(pairs), step):
         left, right = pairs[start : start + step].T
         total = total + _energy(fft.rfft(read(left) - read(right), axis=1))
-    return total
+    return total / max(1, len(pairs))
 
 
 def _sum_over_rows(part: Callable[[slice], Sum], n_rows: int, length: int, n_threads: int) -> Sum:
