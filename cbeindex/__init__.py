@@ -1,7 +1,9 @@
 """Approximate nearest neighbour search for long vectors, by circulant binary embedding."""
 
+from .binary import BinaryIndex
 from .encoders import CirculantEncoder
+from .results import RangeResult, SearchResult
 
 __version__ = "0.1.0"
 
-__all__ = ["CirculantEncoder"]
+__all__ = ["BinaryIndex", "CirculantEncoder", "RangeResult", "SearchResult"]

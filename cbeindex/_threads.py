@@ -34,6 +34,10 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
     The calling thread works too. The first error stops the hand-out of chunks and is raised here.
     """
     n_chunks = -(-n // chunk)
+    if n_threads == 1 or n_chunks <= 1:
+        for start in range(0, n, chunk):
+            task(start, min(start + chunk, n))
+        return
     tickets = count()  # next() on it is atomic
     stop_early = threading.Event()
 

@@ -17,5 +17,26 @@ Spectrum: TypeAlias = NDArray[np.complex64]
 CodeBytes: TypeAlias = NDArray[np.uint8]
 """Packed signs as users see them, (n, ceil(n_bits / 8)); bit j is bit j % 8 of byte j // 8."""
 
+Codes: TypeAlias = NDArray[np.uint64]
+"""Packed signs as kernels see them, (n, n_words); bit j is bit j % 64 of word j // 64; bits past n_bits are 0."""
+
+Keys: TypeAlias = NDArray[np.uint64]
+"""Candidates, distance << 32 | row."""
+
+Distances: TypeAlias = NDArray[np.int32]
+"""Hamming distances."""
+
+HeadDistances: TypeAlias = NDArray[np.uint16]
+"""Hamming distances over the first words of codes."""
+
+Ids: TypeAlias = NDArray[np.int64]
+"""The callers' names of vectors."""
+
+Rows: TypeAlias = NDArray[np.int64]
+"""Places in a segment, and counts of such."""
+
+Mask: TypeAlias = NDArray[np.bool_]
+"""A flag for each row; empty where no row has it."""
+
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """Named arrays, as the index file stores them."""

@@ -7,7 +7,7 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._typing import Arrays, Vectors
+from ._typing import Arrays, CodeBytes, Ids, Vectors
 
 
 def as_count(value: Any, name: str, *, least: int = 1) -> int:
@@ -31,6 +31,14 @@ def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
         raise TypeError(f"{name} must be a number, got {value!r}") from None
     if not (0 <= number < float("inf")) or (number == 0 and not zero):
         raise ValueError(f"{name} must be finite and {'at least' if zero else 'above'} 0, got {value!r}")
+    return number
+
+
+def as_probability(value: Any, name: str) -> float:
+    """Return `value` as a float between 0 and 1, both excluded."""
+    number = as_positive(value, name)
+    if number >= 1:
+        raise ValueError(f"{name} must be below 1, got {value!r}")
     return number
 
 
@@ -156,3 +164,39 @@ def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int6
         worst = array[outside][0]
         raise ValueError(f"{name} must hold row numbers from 0 to {n_rows - 1}, got {worst}")
     return array.astype(np.int64)
+
+
+def as_codes(codes: ArrayLike, width: int, name: str) -> tuple[CodeBytes, bool]:
+    """Return packed codes as uint8 of shape (n, width), and whether a single one came as a 1-D array."""
+    array = np.asarray(codes)
+    if array.dtype != np.uint8:
+        raise TypeError(
+            f"{name} must be packed bits of dtype uint8, got {array.dtype}; pack 0s and 1s, one a column, by "
+            'np.packbits(bits, axis=1, bitorder="little"), and read packed words by words.view(np.uint8)'
+        )
+    is_single = array.ndim == 1
+    if array.ndim not in (1, 2) or array.shape[-1] != width:
+        raise ValueError(f"{name} must have shape (n, {width}) or ({width},), got {array.shape}")
+    return np.atleast_2d(array), is_single
+
+
+def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
+    """Return ids as int64 of shape (n,); with `n`, one for each of n rows, none twice; negative only if `unknown`."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    if array.ndim != 1 or (n is not None and len(array) != n):
+        raise ValueError(f"{name} must have shape ({'n' if n is None else n},), got {array.shape}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must fit int64, got {array.max()}")
+    result = array.astype(np.int64)
+    if not unknown and result.size and result.min() < 0:
+        raise ValueError(f"{name} must be 0 or more, got {result.min()}")
+    if n is not None and not (result[1:] > result[:-1]).all():
+        ordered = np.sort(result)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if twice.size:
+            raise ValueError(f"{name} must not repeat, {twice[0]} does")
+    return result

@@ -1,0 +1,115 @@
+"""Data to measure on: real sets from the folder of shared data where it is there, made-up ones where it is not."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.lib.stride_tricks import sliding_window_view
+from numpy.typing import NDArray
+
+SHARED = Path(os.environ.get("CBEINDEX_DATA", Path(__file__).parents[2] / "shared" / "data"))
+
+
+@dataclass
+class Dataset:
+    """Vectors to index and to ask for.
+
+    Attributes
+    ----------
+    name : str
+    base, queries : float32 arrays of shape (n, dim), rows of norm 1, or CSR
+    truth : int array of shape (n_queries, 100), or None
+        The nearest rows of `base` by cosine, nearest first.
+    """
+
+    name: str
+    base: Any
+    queries: Any
+    truth: NDArray[np.int64] | None = None
+
+    @property
+    def dim(self) -> int:
+        """Length of the vectors."""
+        return int(self.base.shape[1])
+
+
+def available() -> list[str]:
+    """Name the real sets that are there."""
+    return [name for name, (_, file) in _REAL.items() if (SHARED / file).exists()]
+
+
+def load(name: str) -> Dataset:
+    """Load a real set by its name."""
+    return _REAL[name][0](name)
+
+
+def planted(n: int, dim: int, n_queries: int, *, n_near: int = 20, seed: int = 0) -> Dataset:
+    """Random directions, with `n_near` neighbours of every query planted at angles from 10 to 60 degrees."""
+    rng = np.random.default_rng(seed)
+    queries = _normalised(rng.standard_normal((n_queries, dim), dtype=np.float32))
+    base = _normalised(rng.standard_normal((n, dim), dtype=np.float32))
+    angles = np.radians(np.linspace(10, 60, n_near, dtype=np.float32))
+    rows = rng.choice(n, size=(n_queries, n_near), replace=False)
+    for query, chosen in zip(queries, rows, strict=True):
+        away = base[chosen] - (base[chosen] @ query)[:, np.newaxis] * query
+        base[chosen] = np.cos(angles)[:, np.newaxis] * query + np.sin(angles)[:, np.newaxis] * _normalised(away)
+    return Dataset("planted", base, queries)
+
+
+def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    norms = np.linalg.norm(rows, axis=1, keepdims=True)
+    return rows / np.where(norms == 0, 1, norms)
+
+
+def _dense(name: str) -> Dataset:
+    with np.load(SHARED / f"{name}.npz") as arrays, np.load(SHARED / f"{name}.gt.npz") as truth:
+        base, queries = (_normalised(arrays[key].astype(np.float32)) for key in ("base", "queries"))
+        return Dataset(name, base, queries, truth["cosine"].astype(np.int64))
+
+
+def _debian(name: str) -> Dataset:
+    from scipy import sparse
+
+    def load_normalised(part: str) -> Any:
+        rows = sparse.csr_array(sparse.load_npz(SHARED / f"{name}.{part}.npz"), dtype=np.float32)
+        norms = np.sqrt(rows.power(2).sum(axis=1))
+        return sparse.csr_array(sparse.diags_array(1 / np.where(norms == 0, 1, norms)) @ rows, dtype=np.float32)
+
+    with np.load(SHARED / f"{name}.gt.npz") as truth:
+        return Dataset(name, load_normalised("base"), load_normalised("queries"), truth["cosine"].astype(np.int64))
+
+
+def _vlad(name: str) -> Dataset:
+    """Residuals of image patches to their nearest codebook entries, summed: 25,600 dimensions."""
+    with np.load(SHARED / "fashion-mnist-784.npz") as images, np.load(SHARED / f"{name}.npz") as made:
+        codebook = made["codebook"]
+        base, queries = (_describe(images[key][:n], codebook) for key, n in (("base", 20_000), ("queries", 500)))
+        return Dataset(name, base, queries, made["cosine"].astype(np.int64))
+
+
+def _describe(images: NDArray[np.uint8], codebook: NDArray[np.float32]) -> NDArray[np.float32]:
+    described = np.zeros((len(images), codebook.size), dtype=np.float32)
+    squares = (codebook**2).sum(axis=1)
+    for start in range(0, len(images), 200):
+        some = images[start : start + 200]
+        windows = sliding_window_view(some.reshape(-1, 28, 28), (10, 10), axis=(1, 2))[:, ::2, ::2]
+        patches = windows.reshape(len(some), 100, 100).astype(np.float32)
+        patches /= np.linalg.norm(patches, axis=2, keepdims=True) + 100
+        nearest = (squares - 2 * patches @ codebook.T).argmin(axis=2)
+        sums = described[start : start + 200].reshape(-1, *codebook.shape)
+        np.add.at(sums, (np.arange(len(some))[:, np.newaxis], nearest), patches - codebook[nearest])
+        sums[:] = np.sign(sums) * np.sqrt(np.abs(sums))
+    return _normalised(described)
+
+
+_REAL = {
+    "fashion-mnist-784": (_dense, "fashion-mnist-784.npz"),
+    "glove6b-100": (_dense, "glove6b-100.npz"),
+    "debian-desc-25600": (_debian, "debian-desc-25600.base.npz"),
+    "fashion-vlad-25600": (_vlad, "fashion-vlad-25600.npz"),
+    "sift5k-128": (_dense, "sift5k-128.npz"),
+}

@@ -1,0 +1,330 @@
+"""Hamming distances and nearest rows.
+
+Codes come in two parts (see `codes.py`): `head`, (n_blocks, n_head, 512), holds the first words of 512 rows word by
+word, so that counts of many rows are made in one vectorised pass; `tail`, (n_rows, n_tail), holds the rest row by row.
+A candidate is one uint64 key, distance << 32 | row, so that keys order by (distance, row). `hidden` marks rows that
+must not be answers, or is empty.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Rows
+from .jit import njit
+from .popcount import popcount64
+from .prefetch import prefetch
+
+
+@njit(cache=True, nogil=True)
+def add_distances(query: Codes, columns: Codes, n_words: int, n_rows: int, out: Distances) -> None:
+    """Add to `out` the distances from `query` to rows stored word by word: `columns` is (n_words or more, 512)."""
+    w = 0
+    while w + 8 <= n_words:  # eight words a pass: the fewer passes, the fewer trips of `out` to memory
+        q0, q1, q2, q3 = query[w], query[w + 1], query[w + 2], query[w + 3]
+        q4, q5, q6, q7 = query[w + 4], query[w + 5], query[w + 6], query[w + 7]
+        for row in range(n_rows):
+            out[row] += np.int32(
+                popcount64(columns[w, row] ^ q0)
+                + popcount64(columns[w + 1, row] ^ q1)
+                + popcount64(columns[w + 2, row] ^ q2)
+                + popcount64(columns[w + 3, row] ^ q3)
+                + popcount64(columns[w + 4, row] ^ q4)
+                + popcount64(columns[w + 5, row] ^ q5)
+                + popcount64(columns[w + 6, row] ^ q6)
+                + popcount64(columns[w + 7, row] ^ q7)
+            )
+        w += 8
+    while w + 4 <= n_words:
+        q0, q1, q2, q3 = query[w], query[w + 1], query[w + 2], query[w + 3]
+        for row in range(n_rows):
+            out[row] += np.int32(
+                popcount64(columns[w, row] ^ q0)
+                + popcount64(columns[w + 1, row] ^ q1)
+                + popcount64(columns[w + 2, row] ^ q2)
+                + popcount64(columns[w + 3, row] ^ q3)
+            )
+        w += 4
+    while w < n_words:
+        q0 = query[w]
+        for row in range(n_rows):
+            out[row] += np.int32(popcount64(columns[w, row] ^ q0))
+        w += 1
+
+
+@njit(cache=True, nogil=True)
+def add_tails(
+    query_tail: Codes, tail: Codes, rows: Rows, distances: Rows, n: int, stage_ends: Keys, limits: Rows
+) -> int:
+    """Add the tails of the first `n` of `rows` to their `distances`, stage by stage, and drop rows over a limit.
+
+    A stage reads the tails up to `stage_ends[stage]` words; then the rows whose distance so far exceeds `limits[stage]`
+    are left. What remains stands at the front of `rows` and `distances`; its number is returned. All rows pass a stage
+    before any passes the next, so that the memory of many rows is asked for at the same time.
+    """
+    n_tail = tail.shape[1]
+    begin = np.uint64(0)
+    for stage in range(stage_ends.size):
+        end, limit = stage_ends[stage], limits[stage]
+        n_left = 0
+        for i in range(n):
+            row, distance = rows[i], distances[i]
+            if i + 8 < n:  # measured: 8 rows ahead, 1.2x for rows in order
+                for w in range(begin, end, np.uint64(8)):
+                    prefetch(tail, rows[i + 8] * n_tail + np.int64(w))
+            part = np.uint64(0)
+            for w in range(begin, end):  # unsigned: a signed index could count from the end, which bars vectors
+                part += popcount64(tail[row, w] ^ query_tail[w])
+            distance += np.int64(part)
+            rows[n_left], distances[n_left] = row, distance
+            n_left += distance <= limit
+        begin, n = end, n_left
+    return n
+
+
+@njit(cache=True, nogil=True)
+def least_of(distances: Distances, n_rows: int) -> int:
+    """Least of the first `n_rows` distances."""
+    least = np.int32(2147483647)
+    for row in range(n_rows):
+        least = min(least, distances[row])
+    return int(least)
+
+
+@njit(cache=True, nogil=True)
+def add_tails_of_block(
+    query_tails: Codes, first: int, last: int, tail: Codes, block: int, n_rows: int, bounds: Distances,
+    columns: Codes, out: Distances,
+) -> None:  # fmt: skip
+    """Add the tails of a block to the distances of several queries, `out[query - first]`.
+
+    Eight words of all rows at a time are brought into the layout of the head, and then serve all queries. A query
+    leaves the block when no row is nearer than its bound any more. `columns`, (8, 512), is scratch.
+    """
+    n_tail = tail.shape[1]
+    for begin in range(0, n_tail, 8):
+        n_words = min(8, n_tail - begin)
+        for row in range(n_rows):
+            for w in range(n_words):
+                columns[w, row] = tail[block * 512 + row, begin + w]
+        for query in range(first, last):
+            distances = out[query - first]
+            if least_of(distances, n_rows) < bounds[query]:
+                add_distances(query_tails[query, begin : begin + n_words], columns, n_words, n_rows, distances)
+
+
+@njit(cache=True, nogil=True)
+def keep_smallest(keys: Keys, n: int, k: int) -> Any:
+    """Move the `k` smallest of the first `n` keys to the front, in no order, and return the largest of them."""
+    low, high = 0, n - 1
+    while low < high:  # Hoare's selection: afterwards keys[k - 1] is in its place
+        pivot = keys[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if k - 1 <= j:
+            high = j
+        elif k - 1 >= i:
+            low = i
+        else:
+            break
+    return keys[k - 1]
+
+
+@njit(cache=True, nogil=True)
+def scan(
+    queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, start: int, stop: int, bound: int,
+    stage_ends: Keys, keys: Keys,
+) -> None:  # fmt: skip
+    """Find, for each query, the keys of its nearest of rows [start, stop) that are nearer than `bound`, into `keys`.
+
+    `keys`, (n_queries, k), gets as many as it has room for, ascending, and the largest uint64 where there are fewer.
+    `start` is the first row of a block. Rows come in ascending order, so of rows at the k-th distance the first ones
+    stay.
+    """
+    n_queries, k = keys.shape
+    slack = min(k, 256)
+    found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
+    counts = np.zeros(n_queries, dtype=np.int64)
+    bounds = np.full(n_queries, bound, dtype=np.int32)
+    distances = np.empty((min(n_queries, 32), 512), dtype=np.int32)
+    columns = np.empty((8, 512), dtype=np.uint64)
+    rows, row_distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
+    limits = np.empty(stage_ends.size, dtype=np.int64)
+    for block in range(start // 512, (stop + 511) // 512):
+        n_rows = min(512, stop - block * 512)
+        for first in range(0, n_queries, 32):  # so many queries share a block while it is in the cache
+            last = min(first + 32, n_queries)
+            for query in range(first, last):
+                for row in range(n_rows):
+                    distances[query - first, row] = 0
+                add_distances(queries[query], head[block], head.shape[1], n_rows, distances[query - first])
+            shared = tail.shape[1] > 0 and last - first >= 4
+            if shared:
+                add_tails_of_block(query_tails, first, last, tail, block, n_rows, bounds, columns, distances)
+            for query in range(first, last):
+                count, near = counts[query], distances[query - first]
+                if shared or tail.shape[1] == 0:
+                    count = collect_nearer(near, n_rows, bounds[query], block * 512, hidden, found[query], count)
+                else:
+                    for row in range(n_rows):
+                        rows[row], row_distances[row] = block * 512 + row, near[row]
+                    limits[:] = bounds[query] - 1
+                    n_left = add_tails(query_tails[query], tail, rows, row_distances, n_rows, stage_ends, limits)
+                    count = append_keys(rows, row_distances, n_left, hidden, found[query], count)
+                if count >= k + slack:
+                    bounds[query] = np.int32(keep_smallest(found[query], count, k) >> np.uint64(32))
+                    count = k
+                counts[query] = count
+    for query in range(n_queries):
+        put_ascending(found[query], counts[query], keys[query])
+
+
+@njit(cache=True, nogil=True)
+def collect_nearer(
+    distances: Distances, n_rows: int, bound: int, first_row: int, hidden: Mask, keys: Keys, count: int
+) -> int:
+    """Append the keys of rows nearer than `bound`; return how many keys there are then."""
+    for start in range(0, n_rows, 64):
+        part = distances[start : min(start + 64, n_rows)]
+        if least_of(part, part.size) < bound:
+            for i in range(part.size):
+                row = first_row + start + i
+                if part[i] < bound and (hidden.size == 0 or not hidden[row]):
+                    keys[count] = (np.uint64(part[i]) << np.uint64(32)) | np.uint64(row)
+                    count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def append_keys(rows: Rows, distances: Rows, n: int, hidden: Mask, keys: Keys, count: int) -> int:
+    """Append the keys of rows that are not hidden; return how many keys there are then."""
+    for i in range(n):
+        if hidden.size == 0 or not hidden[rows[i]]:
+            keys[count] = (np.uint64(distances[i]) << np.uint64(32)) | np.uint64(rows[i])
+            count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def put_ascending(found: Keys, count: int, keys: Keys) -> None:
+    """Put the smallest of the first `count` keys in order into `keys`, and the largest uint64 behind them."""
+    if count > keys.size:
+        keep_smallest(found, count, keys.size)
+        count = keys.size
+    keys[:count] = np.sort(found[:count])
+    keys[count:] = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+# The cascade. Every row is measured over its head; the rows nearest there give a bound on the k-th distance, and with
+# it a limit on the head distance beyond which a row is not looked at again.
+
+
+@njit(cache=True, nogil=True)
+def head_scan(
+    queries: Codes, head: Codes, hidden: Mask, start: int, stop: int, heads: HeadDistances, least: HeadDistances
+) -> None:
+    """Head distances of rows [start, stop), into `heads`, and the least of each 16 rows, into `least`.
+
+    Both are uint16 arrays with a row for each query; a hidden row gets the largest uint16.
+    """
+    distances = np.empty(512, dtype=np.int32)
+    for block in range(start // 512, (stop + 511) // 512):
+        n_rows = min(512, stop - block * 512)
+        for query in range(queries.shape[0]):
+            for row in range(n_rows):
+                distances[row] = 0
+            add_distances(queries[query], head[block], head.shape[1], n_rows, distances)
+            out = heads[query, block * 512 : block * 512 + n_rows]
+            for row in range(n_rows):
+                out[row] = distances[row]
+            if hidden.size > 0:
+                for row in range(n_rows):
+                    if hidden[block * 512 + row]:
+                        out[row] = 65535
+            for group in range((n_rows + 15) // 16):
+                low = np.uint16(65535)
+                for row in range(group * 16, min(group * 16 + 16, n_rows)):
+                    low = min(low, out[row])
+                least[query, block * 32 + group] = low
+
+
+@njit(cache=True, nogil=True)
+def measure_survivors(
+    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, start: int, stop: int, above: int,
+    limit: int, stage_ends: Keys, limits: Rows, found: Keys, k: int,
+) -> tuple[int, int]:  # fmt: skip
+    """Measure rows of [start, stop) whose head distance is in (above, limit], and keep the keys of the `k` nearest.
+
+    `start` is a multiple of 16. `found` has room for k + 512 + min(k, 256) keys. Returns the number of keys in it, in
+    no order, and the number of rows measured.
+    """
+    rows, distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
+    nothing_hidden = np.zeros(0, dtype=np.bool_)  # hidden rows have no head distance
+    count, n_measured, n = 0, 0, 0
+    last = (stop + 15) // 16 - 1
+    for group in range(start // 16, last + 1):
+        if least[group] <= limit:
+            for row in range(group * 16, min(group * 16 + 16, stop)):
+                rows[n], distances[n] = row, heads[row]
+                n += above < distances[n] <= limit
+        if n > 496 or group == last:
+            n_measured += n
+            n_left = add_tails(query_tail, tail, rows, distances, n, stage_ends, limits)
+            count = append_keys(rows, distances, n_left, nothing_hidden, found, count)
+            n = 0
+            if count >= k + min(k, 256):
+                keep_smallest(found, count, k)
+                count = k
+    if count > k:
+        keep_smallest(found, count, k)
+        count = k
+    return count, n_measured
+
+
+@njit(cache=True, nogil=True)
+def prefix_limits(distance: int, n_bits: int, prefix_bits: Rows, z: float, limits: Rows) -> None:
+    """Largest counts over prefixes that a row at `distance` of `n_bits` bits is expected to have, into `limits`.
+
+    If the differing bits lie anywhere with equal chance, the count over a prefix is hypergeometric. `z` standard
+    deviations above its mean is the limit; a count cannot exceed the whole distance either.
+    """
+    p = distance / n_bits
+    for i in range(prefix_bits.size):
+        size = prefix_bits[i]
+        variance = size * p * (1 - p) * (n_bits - size) / max(1, n_bits - 1)
+        limits[i] = min(distance, int(np.floor(p * size + z * np.sqrt(variance))))
+
+
+@njit(cache=True, nogil=True)
+def first_bound(
+    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, n_rows: int, n_bits: int,
+    stage_ends: Keys, prefix_bits: Rows, z: float, n_first: int, found: Keys, k: int, limits: Rows,
+) -> tuple[int, int, int]:  # fmt: skip
+    """Measure some `n_first` rows that are nearest over their heads, and derive the limits for all others from them.
+
+    `limits` gets one for the head and one for each stage of the tail. Returns the number of keys in `found`, the head
+    distance up to which rows have been measured, and how many that were.
+    """
+    n_groups = (n_rows + 15) // 16
+    reach = 65534
+    if n_first < n_groups:  # each group has a row at its least distance, so at least n_first rows are in reach
+        order = np.empty(n_groups, dtype=np.uint64)
+        for group in range(n_groups):
+            order[group] = least[group]
+        reach = min(reach, int(keep_smallest(order, n_groups, n_first)))
+    limits[:] = n_bits
+    count, n_measured = measure_survivors(
+        query_tail, tail, heads, least, 0, n_rows, -1, reach, stage_ends, limits[1:], found, k
+    )
+    if count == k:
+        bound = int(keep_smallest(found, count, k) >> np.uint64(32))
+        prefix_limits(bound, n_bits, prefix_bits, z, limits)
+    return count, reach, n_measured

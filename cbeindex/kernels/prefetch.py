@@ -1,0 +1,34 @@
+"""Asking for memory before it is needed: one instruction when compiled, nothing when not."""
+
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+prefetch: Any
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+
+    def prefetch(array: Any, index: Any) -> None:
+        """Ask for the cache line of `array.flat[index]`, which may lie beyond the end."""
+
+else:
+
+    @intrinsic
+    def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
+        """Ask for the cache line of `array.flat[index]`, which may lie beyond the end."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            byte_pointer, word = ir.IntType(8).as_pointer(), ir.IntType(32)
+            address = builder.bitcast(builder.gep(data, [arguments[1]]), byte_pointer)
+            function = builder.module.declare_intrinsic(
+                "llvm.prefetch", [byte_pointer], ir.FunctionType(ir.VoidType(), [byte_pointer, word, word, word])
+            )
+            read, keep, is_data = (ir.Constant(word, value) for value in (0, 3, 1))
+            builder.call(function, [address, read, keep, is_data])
+            return context.get_dummy_value()
+
+        return types.void(array, types.int64), generate

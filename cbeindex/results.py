@@ -1,0 +1,87 @@
+"""What a search returns: the order of answers, and what stands where there are none."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._typing import Ids
+
+NO_ID = -1
+NO_HAMMING_DISTANCE = np.iinfo(np.int32).max
+
+
+class _SearchResult(NamedTuple):
+    distances: NDArray[Any]
+    ids: Ids
+
+
+class SearchResult(_SearchResult):
+    """Nearest vectors, a row for each query: `distances, ids = index.search(...)`.
+
+    Attributes
+    ----------
+    distances : array of shape (n_queries, k), or (k,) for a single query
+        Ascending; where there are fewer than k answers, the largest int32 (Hamming) or infinity.
+    ids : int64 array of the same shape
+        Equal distances are in the order of ids; -1 where there is no answer.
+    stats : dict
+        What the search did: its mode, the rows it looked at, and what else the mode counts.
+    """
+
+    stats: dict[str, Any]
+
+    def __new__(cls, distances: NDArray[Any], ids: Ids, stats: dict[str, Any] | None = None) -> SearchResult:
+        """Keep `stats` beside the two fields."""
+        result = super().__new__(cls, distances, ids)
+        result.stats = {} if stats is None else stats
+        return result
+
+
+class RangeResult(NamedTuple):
+    """Vectors within a radius, all queries one after the other.
+
+    Attributes
+    ----------
+    lims : int64 array of shape (n_queries + 1,)
+        The answers of query i are at [lims[i], lims[i + 1]), ascending by (distance, id).
+    distances : array of shape (lims[-1],)
+    ids : int64 array of shape (lims[-1],)
+    """
+
+    lims: NDArray[np.int64]
+    distances: NDArray[Any]
+    ids: Ids
+
+
+def nearest_of(
+    distances: list[NDArray[Any]], ids: list[Ids], n_queries: int, k: int, missing: float
+) -> tuple[NDArray[Any], Ids]:
+    """Join answers of several parts to the `k` best of all, padded with `missing` where there are fewer.
+
+    Each part is (n_queries, any), in order; the parts together are not.
+    """
+    if len(distances) == 1:
+        best, best_ids = distances[0], ids[0]
+    elif distances:
+        best, best_ids = np.concatenate(distances, axis=1), np.concatenate(ids, axis=1)
+        order = np.lexsort((best_ids, best), axis=1)[:, :k]
+        best, best_ids = np.take_along_axis(best, order, axis=1), np.take_along_axis(best_ids, order, axis=1)
+    else:
+        best, best_ids = np.empty((n_queries, 0), dtype=np.int32), np.empty((n_queries, 0), dtype=np.int64)
+    short = k - best.shape[1]
+    if short > 0:
+        best = np.pad(best, ((0, 0), (0, short)), constant_values=missing)
+        best_ids = np.pad(best_ids, ((0, 0), (0, short)), constant_values=NO_ID)
+    return best, best_ids
+
+
+def ranges_of(queries: list[NDArray[np.int64]], distances: list[NDArray[Any]], ids: list[Ids], n: int) -> RangeResult:
+    """Lay out answers of several parts, flat arrays with the number of the query of each, by query."""
+    query, distance, id_ = (np.concatenate(parts) for parts in (queries, distances, ids))
+    order = np.lexsort((id_, distance, query))
+    lims = np.zeros(n + 1, dtype=np.int64)
+    np.cumsum(np.bincount(query, minlength=n), out=lims[1:])
+    return RangeResult(lims, distance[order], id_[order])

@@ -1,0 +1,222 @@
+"""Every row: the nearest of a segment in Hamming space, exactly or by the cascade, and the rows within a radius."""
+
+from __future__ import annotations
+
+from statistics import NormalDist
+
+import numpy as np
+
+from . import kernels
+from ._threads import for_each_chunk
+from ._typing import Codes, Distances, HeadDistances, Keys, Mask, Rows
+from .codes import BLOCK_ROWS, CodeRows
+
+NONE = np.uint64(np.iinfo(np.uint64).max)
+"""The key that stands where there is no row; it sorts behind all others."""
+
+NO_BOUND = int(np.iinfo(np.int32).max)
+
+# Rows of a task when the rows of one query are split: enough that its hand-over does not count.
+_LEAST_TASK_ROWS = 8 * BLOCK_ROWS
+# Head distances that a group of queries keeps between the two passes of the cascade (32 MiB).
+_CASCADE_VALUES = 2**24
+# Queries that share a block while it is in the cache; kernels have the number as a literal.
+_SHARING_QUERIES = 32
+
+
+def nearest(codes: CodeRows, n_rows: int, queries: Codes, k: int, hidden: Mask, n_threads: int) -> Keys:
+    """Find the `k` nearest rows of each query, exactly.
+
+    Parameters
+    ----------
+    codes : CodeRows
+    n_rows : int
+    queries : uint64 array of shape (n_queries, n_words)
+    k : int
+    hidden : bool array of shape (n_rows,), or empty
+        Rows that must not be answers.
+    n_threads : int
+
+    Returns
+    -------
+    uint64 array of shape (n_queries, min(k, n_rows))
+        Keys in ascending order, `NONE` where there are fewer rows.
+    """
+    k = min(k, n_rows)
+    if len(queries) < 2 * n_threads:  # too few to keep all threads busy: split rows
+        task_rows, task_queries = _rows_of_a_task(n_rows, n_threads), len(queries)
+    else:
+        task_rows, task_queries = n_rows, _queries_of_a_task(len(queries), n_threads)
+    n_row_tasks, n_query_tasks = -(-n_rows // task_rows), -(-len(queries) // task_queries)
+    keys: Keys = np.empty((n_row_tasks, len(queries), k), dtype=np.uint64)
+
+    def task(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            part, first = divmod(number, n_query_tasks)
+            some = slice(first * task_queries, (first + 1) * task_queries)
+            rows = part * task_rows, min((part + 1) * task_rows, n_rows)
+            _scan(codes, queries[some], hidden, rows, NO_BOUND, keys[part, some])
+
+    for_each_chunk(task, n_row_tasks * n_query_tasks, 1, n_threads)
+    return keys[0] if n_row_tasks == 1 else np.sort(np.concatenate(list(keys), axis=1), axis=1)[:, :k]
+
+
+def within(
+    codes: CodeRows, n_rows: int, queries: Codes, radius: int, hidden: Mask, n_threads: int
+) -> tuple[Rows, Distances, Rows]:
+    """Find all rows within `radius` (inclusive) of each query: flat arrays of query, distance and row."""
+    task_rows = 32 * BLOCK_ROWS
+    grid = [(q, start) for q in range(0, len(queries), _SHARING_QUERIES) for start in range(0, n_rows, task_rows)]
+    parts: list[tuple[Rows, Keys]] = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64))] * len(grid)
+
+    def task(start: int, stop: int) -> None:
+        for number in range(start, stop):
+            first, row = grid[number]
+            some = queries[first : first + _SHARING_QUERIES]
+            rows = row, min(row + task_rows, n_rows)
+            keys = np.empty((len(some), rows[1] - rows[0]), dtype=np.uint64)
+            _scan(codes, some, hidden, rows, radius + 1, keys)
+            valid = keys != NONE
+            parts[number] = first + np.nonzero(valid)[0], keys[valid]
+
+    for_each_chunk(task, len(grid), 1, n_threads)
+    query = np.concatenate([part[0] for part in parts])
+    keys = np.concatenate([part[1] for part in parts])
+    return query, distances_of(keys), rows_of(keys)
+
+
+def cascade(
+    codes: CodeRows, n_rows: int, n_bits: int, queries: Codes, k: int, hidden: Mask, miss: float, n_threads: int
+) -> tuple[Keys, Rows]:
+    """Find the `k` nearest rows of each query, looking at the whole code of few rows.
+
+    A row at the k-th distance is overlooked with a probability of about `miss`; nearer rows with less. The answer does
+    not depend on the number of threads.
+
+    Returns
+    -------
+    uint64 array of shape (n_queries, min(k, n_rows))
+        Keys in ascending order, `NONE` where there are fewer rows.
+    int64 array of shape (n_queries,)
+        How many rows were looked at beyond their heads.
+    """
+    run = _Cascade(codes, n_rows, n_bits, min(k, n_rows), hidden, miss)
+    keys: Keys = np.full((len(queries), run.k), NONE)
+    n_survivors: Rows = np.zeros(len(queries), dtype=np.int64)
+    group = max(1, min(_SHARING_QUERIES, _CASCADE_VALUES // n_rows))
+
+    def task(start: int, stop: int, threads: int = 1) -> None:
+        for first in range(start, stop, group):
+            some = slice(first, min(first + group, stop))
+            run.search(queries[some], keys[some], n_survivors[some], threads)
+
+    if len(queries) < 2 * n_threads:  # too few to keep all threads busy: split rows
+        task(0, len(queries), n_threads)
+    else:
+        for_each_chunk(task, len(queries), _queries_of_a_task(len(queries), n_threads), n_threads)
+    return keys, n_survivors
+
+
+class _Cascade:
+    """The cascade over the rows of one segment.
+
+    A row is checked after its head, and again each time the words read of it have doubled.
+    """
+
+    def __init__(self, codes: CodeRows, n_rows: int, n_bits: int, k: int, hidden: Mask, miss: float) -> None:
+        self.k = k
+        self._codes, self._n_rows, self._n_bits, self._hidden = codes, n_rows, n_bits, hidden
+        n_head, n_tail = codes.n_head, codes.tail.shape[1]
+        checks = [n_head * (2**i - 1) for i in range(1, 32) if n_head * (2**i - 1) < n_tail]
+        self._stage_ends: Keys = np.array([*checks, n_tail], dtype=np.uint64)
+        words = n_head + np.concatenate([[0], self._stage_ends.astype(np.int64)])
+        self._prefix_bits: Rows = np.minimum(64 * words, n_bits)
+        # The checks share the probability; the last one, of the whole distance, overlooks nothing.
+        self._z = NormalDist().inv_cdf(1 - miss / len(self._stage_ends))
+
+    def search(self, queries: Codes, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
+        """Answer some queries, with the rows split over threads."""
+        heads = np.empty((len(queries), self._n_rows), dtype=np.uint16)
+        least = np.empty((len(queries), len(self._codes.head) * (BLOCK_ROWS // 16)), dtype=np.uint16)
+        task_rows = _rows_of_a_task(self._n_rows, n_threads)
+
+        def measure_heads(start: int, stop: int) -> None:
+            kernels.hamming.head_scan(queries, self._codes.head, self._hidden, start, stop, heads, least)
+
+        for_each_chunk(measure_heads, self._n_rows, task_rows, n_threads)
+        for i in range(len(queries)):
+            best, n_survivors[i] = self._search_one(queries[i], heads[i], least[i], task_rows, n_threads)
+            keys[i, : len(best)] = best
+
+    def _search_one(
+        self, query: Codes, heads: HeadDistances, least: HeadDistances, task_rows: int, n_threads: int
+    ) -> tuple[Keys, int]:
+        """Answer one query whose head distances are known: ascending keys, and the number of survivors."""
+        tail, query_tail = self._codes.tail, query[self._codes.n_head :]
+        room = self.k + min(self.k, 256) + BLOCK_ROWS
+        limits = np.empty(len(self._prefix_bits), dtype=np.int64)
+        found = np.empty(room, dtype=np.uint64)
+        count, reach, n_first = kernels.hamming.first_bound(
+            query_tail, tail, heads, least, self._n_rows, self._n_bits, self._stage_ends, self._prefix_bits, self._z,
+            2 * self.k + 32, found, self.k, limits,
+        )  # fmt: skip
+        parts, counts = [found[:count]], [n_first]
+
+        def measure(start: int, stop: int) -> None:
+            more = np.empty(room, dtype=np.uint64)
+            n_more, n_measured = kernels.hamming.measure_survivors(
+                query_tail,
+                tail,
+                heads,
+                least,
+                start,
+                stop,
+                reach,
+                limits[0],
+                self._stage_ends,
+                limits[1:],
+                more,
+                self.k,
+            )
+            parts.append(more[:n_more])
+            counts.append(n_measured)
+
+        if limits[0] > reach:
+            for_each_chunk(measure, self._n_rows, task_rows, n_threads)
+        return np.sort(np.concatenate(parts))[: self.k], sum(counts)
+
+
+def distances_of(keys: Keys) -> Distances:
+    """Return the distances of keys; the largest int32 for `NONE`."""
+    distances: Distances = np.minimum(keys >> np.uint64(32), NO_BOUND).astype(np.int32)
+    return distances
+
+
+def rows_of(keys: Keys) -> Rows:
+    """Return the rows of keys; meaningless for `NONE`."""
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _scan(codes: CodeRows, queries: Codes, hidden: Mask, rows: tuple[int, int], bound: int, keys: Keys) -> None:
+    """Run the kernel on some queries and rows."""
+    tails = np.ascontiguousarray(queries[:, codes.n_head :])
+    n_tail = codes.tail.shape[1]
+    # Checks at every 64 words of long codes; more of them cost as much as the reading that they save.
+    stage_ends = np.array([*range(64, n_tail, 64), n_tail], dtype=np.uint64)
+    kernels.hamming.scan(queries, tails, codes.head, codes.tail, hidden, *rows, bound, stage_ends, keys)
+
+
+def _rows_of_a_task(n_rows: int, n_threads: int) -> int:
+    """Split rows over threads."""
+    if n_threads == 1:
+        return n_rows
+    share = -(-n_rows // (2 * n_threads))  # two for each thread even out their speeds
+    return max(_LEAST_TASK_ROWS, -(-share // BLOCK_ROWS) * BLOCK_ROWS)
+
+
+def _queries_of_a_task(n_queries: int, n_threads: int) -> int:
+    """Split queries over threads, by fours at least, which kernels like."""
+    if n_threads == 1:
+        return n_queries
+    share = -(-n_queries // (2 * n_threads))
+    return min(n_queries, -(-share // 4) * 4)
