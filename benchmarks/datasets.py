@@ -60,6 +60,37 @@ def planted(n: int, dim: int, n_queries: int, *, n_near: int = 20, seed: int = 0
     return Dataset("planted", base, queries)
 
 
+def with_truth(data: Dataset, n_queries: int) -> Dataset:
+    """Return the set with at most `n_queries` queries, and their true neighbours, computed if it has none."""
+    queries = data.queries[:n_queries]
+    if data.truth is not None:
+        return Dataset(data.name, data.base, queries, data.truth[:n_queries])
+    nearest = []
+    for start in range(0, queries.shape[0], 100):
+        similarities = _products(data.base, queries[start : start + 100])
+        nearest.append(np.argsort(-similarities, axis=1, kind="stable")[:, :100])
+    return Dataset(data.name, data.base, queries, np.concatenate(nearest))
+
+
+def recall(data: Dataset, ids: NDArray[np.int64], n_true: int) -> float:
+    """Share of the `n_true` nearest rows that are among `ids`, (n_queries, any); a row as near as the last counts."""
+    assert data.truth is not None
+    found = 0
+    for i in range(len(ids)):
+        query = data.queries[i : i + 1]
+        valid = np.unique(ids[i][ids[i] >= 0])
+        last = _products(data.base[data.truth[i, n_true - 1 : n_true]], query)[0, 0]
+        # Similarities are float32 sums of products of unit vectors: equal rows differ by some units in 1e7.
+        found += min(n_true, int((_products(data.base[valid], query)[0] >= last - 1e-6).sum()))
+    return found / (n_true * len(ids))
+
+
+def _products(base: Any, queries: Any) -> NDArray[np.float32]:
+    """Inner products, (n_queries, n_rows)."""
+    products = queries @ base.T
+    return products.toarray() if hasattr(products, "toarray") else np.asarray(products)
+
+
 def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
     return rows / np.where(norms == 0, 1, norms)

@@ -26,6 +26,9 @@ Keys: TypeAlias = NDArray[np.uint64]
 Distances: TypeAlias = NDArray[np.int32]
 """Hamming distances."""
 
+Floats: TypeAlias = NDArray[np.float32]
+"""Distances that are not counts, and the numbers they are made of."""
+
 HeadDistances: TypeAlias = NDArray[np.uint16]
 """Hamming distances over the first words of codes."""
 

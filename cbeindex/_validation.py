@@ -2,6 +2,7 @@
 
 import operator
 import sys
+from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
@@ -31,6 +32,17 @@ def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
         raise TypeError(f"{name} must be a number, got {value!r}") from None
     if not (0 <= number < float("inf")) or (number == 0 and not zero):
         raise ValueError(f"{name} must be finite and {'at least' if zero else 'above'} 0, got {value!r}")
+    return number
+
+
+def as_real(value: Any, name: str) -> float:
+    """Return `value` as a float that is not NaN."""
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    if number != number:
+        raise ValueError(f"{name} must not be NaN")
     return number
 
 
@@ -113,6 +125,17 @@ class VectorSource:
                 taken = taken.astype(np.float64 if taken.dtype.kind in "iub" else taken.dtype).toarray()
             block: Vectors = taken.astype(np.float32, order="C", copy=False)
         return block
+
+    def blocks(self, n_floats: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Vectors]]:
+        """Read rows [start, stop) in blocks of about `n_floats` values: pairs of first row and finite rows."""
+        stop = self.n_rows if stop is None else stop
+        step = max(1, n_floats // max(1, self._rows.shape[1]))
+        for first in range(start, stop, step):
+            rows = self.read(slice(first, min(first + step, stop)))
+            finite = np.isfinite(rows).all(axis=1)
+            if not finite.all():
+                self.refuse(first + int(finite.argmin()))
+            yield first, rows
 
     def refuse(self, row: int) -> NoReturn:
         """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""
@@ -200,3 +223,13 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
         if twice.size:
             raise ValueError(f"{name} must not repeat, {twice[0]} does")
     return result
+
+
+def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
+    """Return ids that may or may not be answers, sorted; they need not exist."""
+    return None if ids is None else np.unique(as_ids(ids, name, unknown=True))
+
+
+def is_id(value: object) -> bool:
+    """Tell whether `value` can be the id of a row."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**63

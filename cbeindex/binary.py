@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from typing import Any
 
 import numpy as np
@@ -10,10 +11,10 @@ from numpy.typing import ArrayLike
 from . import scan
 from ._threads import as_n_threads
 from ._typing import CodeBytes, Codes, Ids
-from ._validation import as_choice, as_codes, as_count, as_flag, as_ids, as_probability
+from ._validation import as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
 from .codes import has_bits_past, n_bytes, to_bytes, to_words
-from .results import NO_HAMMING_DISTANCE, NO_ID, RangeResult, SearchResult, nearest_of, ranges_of
-from .segments import RowStore, Segment
+from .results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, nearest_of, ranges_of
+from .segments import RowStore
 
 MODES = ("auto", "scan", "cascade")
 
@@ -47,15 +48,16 @@ class BinaryIndex:
     def __repr__(self) -> str:
         return f"BinaryIndex(n_bits={self.n_bits}): {len(self):,} codes"
 
+    def __copy__(self) -> BinaryIndex:
+        other = BinaryIndex(self.n_bits)
+        other._rows = copy.copy(self._rows)  # shares the segments, which do not change
+        return other
+
     def __len__(self) -> int:
         return self._rows.snapshot().n_rows
 
     def __contains__(self, id_: object) -> bool:
-        try:
-            ids = as_ids([id_], "id")
-        except (TypeError, ValueError):
-            return False
-        return bool(self._rows.snapshot().contains(ids)[0])
+        return is_id(id_) and bool(self._rows.snapshot().contains(np.array([id_], dtype=np.int64))[0])
 
     @property
     def ids(self) -> Ids:
@@ -90,7 +92,7 @@ class BinaryIndex:
         *,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
-        miss: float = 1e-3,
+        miss: float | None = None,
         n_threads: int | None = None,
     ) -> SearchResult:
         """Find the `k` nearest codes of each query.
@@ -105,9 +107,9 @@ class BinaryIndex:
             exact.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.
-        miss : float
+        miss : float, optional
             For the cascade: the probability that the k-th nearest code is overlooked, if differing bits are spread
-            evenly over the code.
+            evenly over the code. By default 0.001.
         n_threads : int, optional
             By default one for each core. The answer does not depend on it.
 
@@ -117,11 +119,13 @@ class BinaryIndex:
             int32 distances and int64 ids; `stats["survivors"]` counts the codes of which the cascade looked at more
             than 512 bits.
         """
-        words, is_single = self._as_words(queries, "queries")
+        words, is_single = self._as_queries(queries)
         k = as_count(k, "k")
         mode = as_choice(mode, "mode", MODES)
-        miss = as_probability(miss, "miss")
-        allowed, denied = self._as_filter(allow, "allow"), self._as_filter(deny, "deny")
+        if miss is not None and mode != "cascade":
+            raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
+        miss = scan.DEFAULT_MISS if miss is None else as_probability(miss, "miss")
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         threads = as_n_threads(n_threads)
         segments = self._rows.snapshot().segments
         distances, ids = [], []
@@ -137,15 +141,13 @@ class BinaryIndex:
                 survivors += n_survivors
             else:
                 keys = scan.nearest(segment.codes, segment.n_rows, words, k, hidden, threads)
-                survivors += segment.n_rows
             distances.append(scan.distances_of(keys))
-            ids.append(_ids_of(segment, keys))
+            ids.append(scan.ids_of(keys, segment.ids))
         if mode == "cascade":
             stats["survivors"] = int(survivors.sum())
         best, best_ids = nearest_of(distances, ids, len(words), k, NO_HAMMING_DISTANCE)
-        if is_single:
-            return SearchResult(best[0], best_ids[0], stats)
-        return SearchResult(best, best_ids, stats)
+        result = SearchResult(best, best_ids, stats)
+        return result.first() if is_single else result
 
     def range_search(
         self,
@@ -170,9 +172,9 @@ class BinaryIndex:
         -------
         RangeResult
         """
-        words, _ = self._as_words(queries, "queries")
+        words, _ = self._as_queries(queries)
         radius = min(as_count(radius, "radius", least=0), self.n_bits)
-        allowed, denied = self._as_filter(allow, "allow"), self._as_filter(deny, "deny")
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         threads = as_n_threads(n_threads)
         numbers, distances = [np.empty(0, dtype=np.int64)], [np.empty(0, dtype=np.int32)]
         ids = [np.empty(0, dtype=np.int64)]
@@ -189,9 +191,7 @@ class BinaryIndex:
         """Return the codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id."""
         names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
         snapshot = self._rows.snapshot()
-        found = snapshot.contains(names)
-        if not found.all():
-            raise ValueError(f"id {names[~found][0]} is not in the index")
+        snapshot.require(names)
         codes = to_bytes(snapshot.codes_of(names, self.n_bits), self.n_bits)
         return codes[0] if np.ndim(ids) == 0 else codes
 
@@ -215,18 +215,7 @@ class BinaryIndex:
 
     def stats(self) -> dict[str, Any]:
         """Count rows, segments and bytes."""
-        segments = self._rows.snapshot().segments
-        return {
-            "n_bits": self.n_bits,
-            "rows": sum(s.n_rows - s.n_removed for s in segments),
-            "removed": sum(s.n_removed for s in segments),
-            "segments": len(segments),
-            "bytes": {
-                "codes": sum(s.codes.nbytes for s in segments),
-                "ids": sum(s.ids.nbytes for s in segments),
-                "removed": sum(s.removed.nbytes for s in segments),
-            },
-        }
+        return {"n_bits": self.n_bits, **self._rows.snapshot().stats()}
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:
         """Return codes as words, and whether a single code came as a 1-D array."""
@@ -236,14 +225,7 @@ class BinaryIndex:
             raise ValueError(f"{name} must have zeros past bit {self.n_bits - 1}, row {bad.argmax()} has not")
         return to_words(array, self.n_bits), is_single
 
-    @staticmethod
-    def _as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
-        return None if ids is None else np.unique(as_ids(ids, name, unknown=True))
-
-
-def _ids_of(segment: Segment, keys: Any) -> Ids:
-    """Return the ids of keys, -1 for none."""
-    none = keys == scan.NONE
-    if not none.any():
-        return segment.ids[scan.rows_of(keys)]
-    return np.where(none, NO_ID, segment.ids[np.where(none, 0, scan.rows_of(keys))])
+    def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:
+        """Return queries as words in the one layout for which kernels are compiled, and whether a single one came."""
+        words, is_single = self._as_words(queries, "queries")
+        return np.require(words, requirements=["C", "ALIGNED", "WRITEABLE"]), is_single

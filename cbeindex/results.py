@@ -29,15 +29,28 @@ class SearchResult(_SearchResult):
         Equal distances are in the order of ids; -1 where there is no answer.
     stats : dict
         What the search did: its mode, the rows it looked at, and what else the mode counts.
+    errors : float32 array of the same shape, or None
+        Standard errors of estimated distances.
     """
 
     stats: dict[str, Any]
+    errors: NDArray[np.float32] | None
 
-    def __new__(cls, distances: NDArray[Any], ids: Ids, stats: dict[str, Any] | None = None) -> SearchResult:
-        """Keep `stats` beside the two fields."""
+    def __new__(
+        cls,
+        distances: NDArray[Any],
+        ids: Ids,
+        stats: dict[str, Any] | None = None,
+        errors: NDArray[np.float32] | None = None,
+    ) -> SearchResult:
+        """Keep `stats` and `errors` beside the two fields."""
         result = super().__new__(cls, distances, ids)
-        result.stats = {} if stats is None else stats
+        result.stats, result.errors = stats or {}, errors
         return result
+
+    def first(self) -> SearchResult:
+        """Return the answers of the first query, without the first axis."""
+        return SearchResult(self.distances[0], self.ids[0], self.stats, None if self.errors is None else self.errors[0])
 
 
 class RangeResult(NamedTuple):
@@ -70,7 +83,8 @@ def nearest_of(
         order = np.lexsort((best_ids, best), axis=1)[:, :k]
         best, best_ids = np.take_along_axis(best, order, axis=1), np.take_along_axis(best_ids, order, axis=1)
     else:
-        best, best_ids = np.empty((n_queries, 0), dtype=np.int32), np.empty((n_queries, 0), dtype=np.int64)
+        dtype = np.int32 if isinstance(missing, int) else np.float32
+        best, best_ids = np.empty((n_queries, 0), dtype=dtype), np.empty((n_queries, 0), dtype=np.int64)
     short = k - best.shape[1]
     if short > 0:
         best = np.pad(best, ((0, 0), (0, short)), constant_values=missing)

@@ -2,22 +2,29 @@
 
 from __future__ import annotations
 
+import sys
 from statistics import NormalDist
 
 import numpy as np
 
 from . import kernels
 from ._threads import for_each_chunk
-from ._typing import Codes, Distances, HeadDistances, Keys, Mask, Rows
+from ._typing import Codes, Distances, HeadDistances, Ids, Keys, Mask, Rows
 from .codes import BLOCK_ROWS, CodeRows
+from .results import NO_ID
 
 NONE = np.uint64(np.iinfo(np.uint64).max)
 """The key that stands where there is no row; it sorts behind all others."""
 
 NO_BOUND = int(np.iinfo(np.int32).max)
 
+DEFAULT_MISS = 1e-3
+"""The probability with which the cascade may overlook the k-th nearest row."""
+
 # Rows of a task when the rows of one query are split: enough that its hand-over does not count.
 _LEAST_TASK_ROWS = 8 * BLOCK_ROWS
+# Rows of a task of a range search, whose answers are all kept until its end.
+_RANGE_TASK_ROWS = 32 * BLOCK_ROWS
 # Head distances that a group of queries keeps between the two passes of the cascade (32 MiB).
 _CASCADE_VALUES = 2**24
 # Queries that share a block while it is in the cache; kernels have the number as a literal.
@@ -44,7 +51,7 @@ def nearest(codes: CodeRows, n_rows: int, queries: Codes, k: int, hidden: Mask, 
     """
     k = min(k, n_rows)
     if len(queries) < 2 * n_threads:  # too few to keep all threads busy: split rows
-        task_rows, task_queries = _rows_of_a_task(n_rows, n_threads), len(queries)
+        task_rows, task_queries = _rows_of_a_task(n_rows, n_threads), max(1, len(queries))
     else:
         task_rows, task_queries = n_rows, _queries_of_a_task(len(queries), n_threads)
     n_row_tasks, n_query_tasks = -(-n_rows // task_rows), -(-len(queries) // task_queries)
@@ -65,15 +72,16 @@ def within(
     codes: CodeRows, n_rows: int, queries: Codes, radius: int, hidden: Mask, n_threads: int
 ) -> tuple[Rows, Distances, Rows]:
     """Find all rows within `radius` (inclusive) of each query: flat arrays of query, distance and row."""
-    task_rows = 32 * BLOCK_ROWS
-    grid = [(q, start) for q in range(0, len(queries), _SHARING_QUERIES) for start in range(0, n_rows, task_rows)]
+    grid = [
+        (query, row) for query in range(0, len(queries), _SHARING_QUERIES) for row in range(0, n_rows, _RANGE_TASK_ROWS)
+    ]
     parts: list[tuple[Rows, Keys]] = [(np.empty(0, dtype=np.int64), np.empty(0, dtype=np.uint64))] * len(grid)
 
     def task(start: int, stop: int) -> None:
         for number in range(start, stop):
             first, row = grid[number]
             some = queries[first : first + _SHARING_QUERIES]
-            rows = row, min(row + task_rows, n_rows)
+            rows = row, min(row + _RANGE_TASK_ROWS, n_rows)
             keys = np.empty((len(some), rows[1] - rows[0]), dtype=np.uint64)
             _scan(codes, some, hidden, rows, radius + 1, keys)
             valid = keys != NONE
@@ -132,7 +140,7 @@ class _Cascade:
         words = n_head + np.concatenate([[0], self._stage_ends.astype(np.int64)])
         self._prefix_bits: Rows = np.minimum(64 * words, n_bits)
         # The checks share the probability; the last one, of the whole distance, overlooks nothing.
-        self._z = NormalDist().inv_cdf(1 - miss / len(self._stage_ends))
+        self._z = -NormalDist().inv_cdf(max(miss / len(self._stage_ends), sys.float_info.min))
 
     def search(self, queries: Codes, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
         """Answer some queries, with the rows split over threads."""
@@ -195,6 +203,14 @@ def distances_of(keys: Keys) -> Distances:
 def rows_of(keys: Keys) -> Rows:
     """Return the rows of keys; meaningless for `NONE`."""
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def ids_of(keys: Keys, ids: Ids) -> Ids:
+    """Return the ids of keys, given those of all rows; -1 for `NONE`."""
+    none = keys == NONE
+    if not none.any():
+        return ids[rows_of(keys)]
+    return np.where(none, NO_ID, ids[np.where(none, 0, rows_of(keys))])
 
 
 def _scan(codes: CodeRows, queries: Codes, hidden: Mask, rows: tuple[int, int], bound: int, keys: Keys) -> None:

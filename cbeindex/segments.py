@@ -107,7 +107,9 @@ class Segment:
 
     def without_removed(self) -> Segment:
         """Return the rows that are not removed."""
-        return self.take(np.flatnonzero(~self.removed)) if self.removed.size else self
+        if not self.removed.size:
+            return self
+        return replace(self.take(np.flatnonzero(~self.removed)), removed=NOT_HIDDEN)
 
 
 class Snapshot(NamedTuple):
@@ -126,6 +128,27 @@ class Snapshot(NamedTuple):
         for segment in self.segments:
             found |= segment.find(ids) >= 0
         return found
+
+    def require(self, ids: Ids) -> None:
+        """Raise ValueError if one of `ids` is not there."""
+        found = self.contains(ids)
+        if not found.all():
+            raise ValueError(f"id {ids[~found][0]} is not in the index")
+
+    def stats(self) -> dict[str, Any]:
+        """Count rows, segments and bytes."""
+        columns = {name for segment in self.segments for name in segment.columns}
+        return {
+            "rows": self.n_rows,
+            "removed": sum(s.n_removed for s in self.segments),
+            "segments": len(self.segments),
+            "bytes": {
+                "codes": sum(s.codes.nbytes for s in self.segments),
+                "ids": sum(s.ids.nbytes for s in self.segments),
+                "removed": sum(s.removed.nbytes for s in self.segments),
+                **{name: sum(s.columns[name].nbytes for s in self.segments) for name in sorted(columns)},
+            },
+        }
 
     def ids(self) -> Ids:
         """Return all ids, ascending."""
@@ -217,12 +240,20 @@ class RowStore:
     def snapshot(self) -> Snapshot:
         """Return the rows as they are now."""
         sealed, newest = self._published
-        if newest.n_rows == 0:
-            return Snapshot(sealed)
         cached = self._ordered
         if cached is None or cached[0] is not newest:
             cached = self._ordered = newest, newest.in_order()
-        return Snapshot((*sealed, cached[1]))
+        # A buffer may be empty, and putting it in order may have dropped all of its rows.
+        return Snapshot(tuple(segment for segment in (*sealed, cached[1]) if segment.n_rows))
+
+    @property
+    def next_id(self) -> int:
+        """The least number above all ids that there ever were."""
+        return self._next_id
+
+    def reserve(self, next_id: int) -> None:
+        """Let new ids start at `next_id` at least."""
+        self._next_id = max(self._next_id, next_id)
 
     def add(self, ids: Ids | None, words: Codes, columns: Arrays | None = None, *, replace: bool = False) -> Ids:
         """Add rows; all of them become visible at once.
@@ -241,6 +272,8 @@ class RowStore:
         """
         with self._lock:
             if ids is None:
+                if self._next_id + len(words) >= 2**63:
+                    raise ValueError(f"there are no new ids after {self._next_id - 1}; give ids")
                 ids = np.arange(self._next_id, self._next_id + len(words), dtype=np.int64)
             elif len(ids) and ids.min() < self._next_id:  # ids above all others cannot be taken
                 taken = self._taken(ids)

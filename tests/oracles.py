@@ -1,5 +1,8 @@
 """Naive counterparts of what the package computes: explicit matrices and plain loops."""
 
+import math
+from fractions import Fraction
+
 import numpy as np
 import scipy.fft
 import scipy.linalg
@@ -41,3 +44,51 @@ def learning_objective(encoder, X, block=0, similar=(), dissimilar=()):
         + encoder.lam * ((R @ R.T - np.eye(encoder.length)) ** 2).sum()
         + encoder.mu * len(X) * (spread(similar) - spread(dissimilar))
     )
+
+
+def hamming(queries, codes):
+    """All Hamming distances between packed codes, (n_queries, n)."""
+    return np.bitwise_count(queries[:, np.newaxis] ^ codes[np.newaxis]).sum(axis=2, dtype=np.int32)
+
+
+def _order(distances, ids, allow, deny):
+    """Places of the permitted ids by (distance, id)."""
+    allowed = [allow is None or id_ in set(allow) for id_ in ids.tolist()]
+    denied = [deny is not None and id_ in set(deny) for id_ in ids.tolist()]
+    order = sorted(range(len(ids)), key=lambda i: (distances[i], ids[i]))
+    return [i for i in order if allowed[i] and not denied[i]]
+
+
+def nearest(queries, codes, ids, k, allow=None, deny=None):
+    """Distances and ids of the k nearest codes by (distance, id), padded with the largest int32 and -1."""
+    distances = np.full((len(queries), k), np.iinfo(np.int32).max, dtype=np.int32)
+    found = np.full((len(queries), k), -1, dtype=np.int64)
+    for q, row in enumerate(hamming(queries, codes)):
+        best = _order(row, ids, allow, deny)[:k]
+        distances[q, : len(best)], found[q, : len(best)] = row[best], ids[best]
+    return distances, found
+
+
+def within(queries, codes, ids, radius, allow=None, deny=None):
+    """Limits, distances and ids of all codes within a radius, query after query."""
+    lims, distances, found = [0], [], []
+    for row in hamming(queries, codes):
+        best = [i for i in _order(row, ids, allow, deny) if row[i] <= radius]
+        distances += row[best].tolist()
+        found += ids[best].tolist()
+        lims.append(len(found))
+    return lims, distances, found
+
+
+def prefix_limit(distance, n_bits, size, z):
+    """Mean and z standard deviations of the differing bits among the first `size`, of `distance` among `n_bits`."""
+    chances = {
+        count: Fraction(
+            math.comb(distance, count) * math.comb(n_bits - distance, size - count), math.comb(n_bits, size)
+        )
+        for count in range(min(distance, size) + 1)
+        if size - count <= n_bits - distance
+    }
+    mean = sum(count * chance for count, chance in chances.items())
+    variance = sum((count - mean) ** 2 * chance for count, chance in chances.items())
+    return float(mean) + z * math.sqrt(variance)

@@ -1,6 +1,6 @@
 """Encoders: vectors -> projections -> codes."""
 
 from .base import Encoder
-from .circulant import CirculantEncoder
+from .circulant import KINDS, CirculantEncoder
 
-__all__ = ["CirculantEncoder", "Encoder"]
+__all__ = ["KINDS", "CirculantEncoder", "Encoder"]

@@ -37,6 +37,7 @@ class Encoder(ABC):
         self.dim = as_count(dim, "dim")
         self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits")
         self.centre: Vectors = np.zeros(self.dim, dtype=np.float32)
+        self.is_fitted = False
 
     @abstractmethod
     def _projector(self) -> Projector:
@@ -62,6 +63,7 @@ class Encoder(ABC):
     def fit(self, X: ArrayLike) -> Self:
         """Take the mean of the rows of `X` as the centre, and return self."""
         self.centre = self._mean_row(self._training_rows(X))
+        self.is_fitted = True
         return self
 
     def project(self, X: ArrayLike, n_threads: int | None = None) -> Projections:

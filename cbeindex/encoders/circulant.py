@@ -50,6 +50,7 @@ class CirculantEncoder(Encoder):
     ----------
     length : int
         Length of the transform: the rows of one block R.
+    is_fitted : bool
     centre : float32 array of shape (dim,)
         Subtracted before projecting; zeros until `fit`.
     signs : int8 array of shape (n_blocks, dim)
@@ -87,7 +88,6 @@ class CirculantEncoder(Encoder):
         self.length = fast_length(self.dim) if as_flag(pad, "pad") else self.dim
         self.signs, self.spectrum = self._draw()
         self.objective: NDArray[np.float64] = np.empty((len(self.signs), 0))
-        self._is_ready = self.kind != "learned"
         self._prepare()
 
     def __repr__(self) -> str:
@@ -145,9 +145,9 @@ class CirculantEncoder(Encoder):
                 )  # fmt: skip
                 objectives.append(objective)
             self.spectrum, self.objective = spectrum, np.array(objectives)
-            self._is_ready = True
             self._prepare()
         self.centre = centre
+        self.is_fitted = True
         return self
 
     def shorten(self, n_bits: int) -> Self:
@@ -160,10 +160,40 @@ class CirculantEncoder(Encoder):
             arrays[name] = arrays[name][:n_blocks]
         return self.from_arrays(self.config() | {"n_bits": int(n_bits)}, arrays)
 
+    @property
+    def scale(self) -> float:
+        """The factor that makes scale * |projections|^2 an estimate of the squared length of a centred vector."""
+        return self.length / (self.n_bits * float(np.mean(self._energy())))
+
+    @property
+    def scale_variance(self) -> float:
+        """The relative variance of that estimate, over the choice of the encoder."""
+        if self.kind == "random":
+            # |R w|^2 is a sum over frequencies of products of two exponential variables, each frequency twice.
+            return 4 / self.n_bits
+        # Whole blocks keep lengths; of the last one a share of the rows is taken, orthogonal to each other.
+        share = self.n_bits % self.length / self.length
+        return 2 * share * (1 - share) * self.length / self.n_bits**2
+
+    @property
+    def overlap(self) -> float:
+        """How much of P^T P y lies along y, P the projections: 1 for whole blocks of orthogonal rows."""
+        if self.kind == "random":
+            return 0.0  # its spectrum is not flat, which costs as much as the overlap gains
+        whole, rest = divmod(self.n_bits, self.length)
+        return (whole * self.length + rest**2 / self.length) / self.n_bits
+
+    def _energy(self) -> NDArray[np.float64]:
+        """Mean square of the whole spectrum of each block."""
+        weights = np.full(self.spectrum.shape[1], 2.0)
+        weights[[0, -1] if self.length % 2 == 0 else [0]] = 1
+        energy: NDArray[np.float64] = (np.abs(self.spectrum.astype(np.complex128)) ** 2) @ weights / self.length
+        return energy
+
     def config(self) -> dict[str, Any]:
         """Describe the encoder apart from its arrays, in values that JSON can hold."""
         names = ("dim", "n_bits", "kind", "seed", "length", "lam", "mu", "n_iter")
-        return {"encoder": self.name, "fitted": self._is_ready} | {name: getattr(self, name) for name in names}
+        return {"encoder": self.name, "fitted": self.is_fitted} | {name: getattr(self, name) for name in names}
 
     def to_arrays(self) -> Arrays:
         """Return the parameters as plain arrays: `centre`, `signs`, `spectrum` and `objective`."""
@@ -177,7 +207,7 @@ class CirculantEncoder(Encoder):
         encoder._set_options(config["kind"], config["seed"], config["lam"], config["mu"], config["n_iter"])
         encoder.length = as_count(config["length"], "length", least=encoder.dim)
         n_blocks = encoder._n_blocks(encoder.n_bits)
-        encoder._is_ready = as_flag(config["fitted"], "fitted")
+        encoder.is_fitted = as_flag(config["fitted"], "fitted")
         encoder.centre = as_array(arrays, "centre", np.float32, (encoder.dim,))
         encoder.signs = as_array(arrays, "signs", np.int8, (n_blocks, encoder.dim))
         encoder.spectrum = as_array(arrays, "spectrum", np.complex64, (n_blocks, encoder.length // 2 + 1))
@@ -220,7 +250,7 @@ class CirculantEncoder(Encoder):
         self._convolve = CircularConvolution(self.spectrum, self.length)
 
     def _projector(self) -> Projector:
-        if not self._is_ready:
+        if self.kind == "learned" and not self.is_fitted:
             raise ValueError("an encoder of kind 'learned' must be fitted before it can project: call fit(X)")
         flipped = np.empty((self._rows_per_block(), len(self.signs), self.length), dtype=np.float32)
 

@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-_MODULES = ("hamming",)
+_MODULES = ("asymmetric", "hamming")
 
 
 def __getattr__(name: str) -> ModuleType:

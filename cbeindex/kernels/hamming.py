@@ -299,8 +299,9 @@ def prefix_limits(distance: int, n_bits: int, prefix_bits: Rows, z: float, limit
     p = distance / n_bits
     for i in range(prefix_bits.size):
         size = prefix_bits[i]
+        mean = distance * size / n_bits  # not p * size, whose rounding would lose a bit of the whole distance
         variance = size * p * (1 - p) * (n_bits - size) / max(1, n_bits - 1)
-        limits[i] = min(distance, int(np.floor(p * size + z * np.sqrt(variance))))
+        limits[i] = min(distance, int(np.floor(mean + z * np.sqrt(variance))))
 
 
 @njit(cache=True, nogil=True)
@@ -319,12 +320,14 @@ def first_bound(
         order = np.empty(n_groups, dtype=np.uint64)
         for group in range(n_groups):
             order[group] = least[group]
-        reach = min(reach, int(keep_smallest(order, n_groups, n_first)))
+        reach = min(reach, int(np.int64(keep_smallest(order, n_groups, n_first))))  # of unsigned it would be a float
     limits[:] = n_bits
     count, n_measured = measure_survivors(
         query_tail, tail, heads, least, 0, n_rows, -1, reach, stage_ends, limits[1:], found, k
     )
     if count == k:
-        bound = int(keep_smallest(found, count, k) >> np.uint64(32))
+        bound = np.int64(keep_smallest(found, count, k) >> np.uint64(32))
         prefix_limits(bound, n_bits, prefix_bits, z, limits)
+    else:  # all rows that are not hidden have been measured
+        limits[0] = reach
     return count, reach, n_measured

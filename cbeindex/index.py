@@ -1,0 +1,502 @@
+"""CBEIndex: vectors in, neighbours out; wires the stages, computes nothing."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from collections.abc import Callable
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from . import rerank as reranking
+from ._progress import progress_bar
+from ._threads import as_n_threads
+from ._typing import Arrays, Codes, Ids, Projections, Vectors
+from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
+from .codes import to_words
+from .encoders import KINDS, CirculantEncoder, Encoder
+from .metrics import METRICS
+from .planner import MODES, RERANKS, Plan, plan
+from .results import RangeResult, SearchResult
+from .search import Search
+from .segments import Column, RowStore
+
+# An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
+_FIRST_ROWS = 2**13
+_FIRST_BYTES = 2**26
+_LEAST_FIRST_ROWS = 32
+# Values of vectors that a step of `add` holds at a time.
+_STEP_FLOATS = 2**21
+# Norms above this have squares that float32 cannot hold.
+_LARGEST_NORM = 1e18
+
+
+class _State(NamedTuple):
+    """What changes as a whole: an encoder and rows as codes, or no encoder and the first rows as vectors."""
+
+    encoder: Encoder | None
+    rows: RowStore
+
+
+class CBEIndex:
+    """Approximate nearest neighbours of long vectors, by circulant binary codes.
+
+    Any number of threads may search while one adds or removes: a search works on the rows as they were when it began.
+
+    Parameters
+    ----------
+    dim : int
+        Length of the vectors, 1 to millions.
+    n_bits : int, optional
+        Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64.
+    metric : {"cosine", "l2", "ip"}
+        "cosine": 1 - cosine (a zero vector has cosine 0 to all others). "l2": squared Euclidean distance. "ip": 1 -
+        inner product.
+    encoder : {"orthogonal", "random", "learned"} or Encoder
+        A kind of `CirculantEncoder`, or an encoder; one that is fitted stays as it is.
+    vectors : {None, "float32", "float16"}
+        Whether vectors are kept beside their codes, for exact re-ranking and `get`.
+    buckets : None
+        Every code is looked at.
+    seed : int
+        Chooses the encoder.
+
+    Examples
+    --------
+    >>> import numpy as np
+    >>> X = np.random.default_rng(0).standard_normal((5000, 300), dtype=np.float32)
+    >>> index = CBEIndex(300, vectors="float32")
+    >>> ids = index.add(X)
+    >>> distances, ids = index.search(X[:2], k=3)
+    >>> ids[:, 0]
+    array([0, 1])
+    """
+
+    def __init__(
+        self,
+        dim: int,
+        n_bits: int | None = None,
+        *,
+        metric: str = "cosine",
+        encoder: str | Encoder = "orthogonal",
+        vectors: str | None = None,
+        buckets: None = None,
+        seed: int = 0,
+    ) -> None:
+        if buckets is not None:
+            raise ValueError(f"buckets must be None, got {buckets!r}: this release looks at every code")
+        self.metric = as_choice(metric, "metric", tuple(METRICS))
+        self.vectors = None if vectors is None else as_choice(vectors, "vectors", ("float32", "float16"))
+        self._metric = METRICS[self.metric]
+        if isinstance(encoder, str):
+            self._prototype: Encoder = CirculantEncoder(dim, n_bits, as_choice(encoder, "encoder", KINDS), seed)
+        else:
+            self._prototype = _checked_encoder(encoder, dim, n_bits)
+        self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
+        self._n_first = max(_LEAST_FIRST_ROWS, min(_FIRST_ROWS, _FIRST_BYTES // (4 * self.dim)))
+        self._lock = threading.RLock()
+        if _is_fitted(self._prototype):
+            self._state = _State(self._prototype, self._new_rows())
+        else:
+            self._state = _State(None, RowStore(0, {"vectors": Column(np.float32, (self.dim,))}))
+
+    def __repr__(self) -> str:
+        kept = f", vectors={self.vectors!r}" if self.vectors else ""
+        return f"CBEIndex(dim={self.dim}, n_bits={self.n_bits}, metric={self.metric!r}{kept}): {len(self):,} vectors"
+
+    def __len__(self) -> int:
+        return self._state.rows.snapshot().n_rows
+
+    def __contains__(self, id_: object) -> bool:
+        return is_id(id_) and bool(self._state.rows.snapshot().contains(np.array([id_], dtype=np.int64))[0])
+
+    @property
+    def ids(self) -> Ids:
+        """All ids, ascending."""
+        return self._state.rows.snapshot().ids()
+
+    @property
+    def is_fitted(self) -> bool:
+        """Whether vectors are codes already; until then the first ones are kept as they are and searched exactly."""
+        return self._state.encoder is not None
+
+    @property
+    def encoder(self) -> Encoder:
+        """The encoder."""
+        return self._state.encoder or self._prototype
+
+    def fit(self, X: ArrayLike) -> Self:
+        """Fit the encoder: find the centre of the data, and train it if it is a learned one.
+
+        Optional: an index that was not fitted fits itself on its first rows, some thousands of them. Rows that were
+        added before become codes now.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim)
+            A sample of the data, at least 2 rows.
+
+        Returns
+        -------
+        self
+        """
+        source = VectorSource(X, self.dim)
+        with self._lock:
+            if self.is_fitted:
+                raise ValueError("the index is fitted already; make a new one to fit it to other data")
+            sample = [self._metric.prepare(rows) for _, rows in source.blocks(_STEP_FLOATS)]
+            if source.n_rows < 2:
+                raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
+            encoder = _fitted(self._prototype, np.concatenate(sample))
+            self._state = _State(encoder, self._encoded(encoder, self._state.rows))
+        return self
+
+    def add(
+        self,
+        X: ArrayLike,
+        ids: ArrayLike | None = None,
+        *,
+        replace: bool = False,
+        progress: bool = False,
+        n_threads: int | None = None,
+    ) -> Ids:
+        """Add vectors; all of them become visible to searches at once, or none if one is refused.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim) or (dim,)
+        ids : array_like of int, shape (n,), optional
+            Their names, 0 or more, none of them twice. By default the next numbers that no vector ever had.
+        replace : bool
+            Whether a vector whose id is taken replaces the one that has it; otherwise that is an error.
+        progress : bool
+            Show a progress bar (needs tqdm).
+        n_threads : int, optional
+            By default one for each core.
+
+        Returns
+        -------
+        int64 array of shape (n,)
+        """
+        source = VectorSource(X, self.dim)
+        names = None if ids is None else as_ids(np.atleast_1d(np.asarray(ids)), "ids", n=source.n_rows)
+        as_flag(replace, "replace")
+        threads = as_n_threads(n_threads)
+        with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
+            encoder, rows = self._state
+            if encoder is None:
+                return self._add_first(source, names, replace, threads, advance)
+            words, columns = self._encode(encoder, source, 0, threads, advance)
+            return rows.add(names, words, columns, replace=replace)
+
+    def search(
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        mode: str = "auto",
+        rerank: str | None = "auto",
+        n_candidates: int | None = None,
+        *,
+        allow: ArrayLike | None = None,
+        deny: ArrayLike | None = None,
+        n_threads: int | None = None,
+    ) -> SearchResult:
+        """Find the `k` nearest vectors of each query.
+
+        Parameters
+        ----------
+        queries : array_like or sparse of shape (n_queries, dim) or (dim,)
+        k : int
+        mode : {"auto", "scan", "cascade"}
+            "scan" looks at every code. "cascade" looks at 512 bits of every code first, and at more of those that can
+            still be among the nearest; for codes above 512 bits. "auto" takes what is faster; `explain` says which.
+        rerank : {None, "asymmetric", "exact", "auto"}
+            None: order by Hamming distance, which is then what `distances` are. "asymmetric": estimate distances from
+            the real-valued query and the codes. "exact": compute them from the kept vectors. "auto": the best that the
+            index can do.
+        n_candidates : int, optional
+            How many vectors, the nearest in Hamming distance, are re-ranked. By default every vector where codes are
+            short or norms count, and max(8 k, 640) otherwise.
+        allow, deny : array_like of int, optional
+            Ids that alone may, or may not, be answers.
+        n_threads : int, optional
+            By default one for each core. The answer does not depend on it.
+
+        Returns
+        -------
+        SearchResult
+            float32 distances (int32 for `rerank=None`) and int64 ids; `errors` has the standard errors of estimated
+            distances. An index that is not fitted yet has vectors in place of codes: its answers are exact.
+        """
+        source, k, way = self._request(queries, k, mode, rerank, n_candidates)
+        result = self._search(source, allow, deny, n_threads).nearest(way, k)
+        return result.first() if source.is_single else result
+
+    def range_search(
+        self,
+        queries: ArrayLike,
+        radius: float,
+        rerank: str = "auto",
+        *,
+        allow: ArrayLike | None = None,
+        deny: ArrayLike | None = None,
+        n_threads: int | None = None,
+    ) -> RangeResult:
+        """Find all vectors within a distance of each query.
+
+        Parameters
+        ----------
+        queries : array_like or sparse of shape (n_queries, dim) or (dim,)
+        radius : float
+            Inclusive: distance <= radius, in the metric of the index.
+        rerank : {"asymmetric", "exact", "auto"}
+            Whether distances are estimates or exact.
+        allow, deny, n_threads
+            As in `search`.
+
+        Returns
+        -------
+        RangeResult
+        """
+        if rerank is None:
+            raise ValueError("a radius is in the metric of the index: rerank must not be None")
+        source, _, way = self._request(queries, 1, "scan", rerank, None)
+        return self._search(source, allow, deny, n_threads).within(way, as_real(radius, "radius"))
+
+    def explain(
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        mode: str = "auto",
+        rerank: str | None = "auto",
+        n_candidates: int | None = None,
+    ) -> str:
+        """Say what `search` with these arguments does, and why."""
+        source, k, way = self._request(queries, k, mode, rerank, n_candidates)
+        if not self.is_fitted:
+            return f"not fitted yet: the exact distances of all {len(self):,} vectors are computed"
+        return f"{source.n_rows:,} queries, {k:,} of {len(self):,} vectors each: {way.reason}"
+
+    def get(self, ids: ArrayLike) -> Vectors:
+        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id."""
+        names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
+        encoder, rows = self._state
+        if encoder is not None and self.vectors is None:
+            raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
+        snapshot = rows.snapshot()
+        snapshot.require(names)
+        found = snapshot.column_of("vectors", names, rows.columns["vectors"]).astype(np.float32)
+        return found[0] if np.ndim(ids) == 0 else found
+
+    def remove(self, ids: ArrayLike) -> None:
+        """Remove vectors by id. An id that is not there is an error, and then nothing is removed."""
+        with self._lock:
+            self._state.rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
+
+    def compact(self) -> None:
+        """Give back the room of removed vectors."""
+        with self._lock:
+            self._state.rows.compact()
+
+    def merge(self, other: CBEIndex) -> None:
+        """Add all vectors of another index under their own ids; if one of the ids is taken, nothing is added.
+
+        Codes of an equal encoder are taken over. Otherwise the other index must have vectors, to be encoded anew.
+        """
+        if not isinstance(other, CBEIndex):
+            raise TypeError(f"other must be a CBEIndex, got {type(other).__name__}")
+        if (other.dim, other.metric) != (self.dim, self.metric):
+            theirs = f"dim={other.dim}, metric={other.metric!r}"
+            raise ValueError(f"other must have dim={self.dim}, metric={self.metric!r}, got {theirs}")
+        with self._lock:
+            encoder, rows = self._state
+            their_encoder, their_rows = other._state
+            snapshot = their_rows.snapshot()
+            names = snapshot.ids()
+            if _same_encoder(encoder, their_encoder) and rows.columns.items() <= their_rows.columns.items():
+                columns = {name: snapshot.column_of(name, names, column) for name, column in rows.columns.items()}
+                rows.add(names, snapshot.codes_of(names, self.n_bits), columns)
+            else:
+                self.add(other.get(names), names)
+
+    def stats(self) -> dict[str, Any]:
+        """Describe the index: how it was made, its rows, and their bytes by part."""
+        return {
+            "dim": self.dim,
+            "n_bits": self.n_bits,
+            "metric": self.metric,
+            "encoder": repr(self.encoder),
+            "fitted": self.is_fitted,
+            "vectors": self.vectors,
+            **self._state.rows.snapshot().stats(),
+        }
+
+    def __getstate__(self) -> dict[str, Any]:
+        with self._lock:
+            state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            return state | {"_state": self._state._replace(rows=copy.copy(self._state.rows))}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._lock = threading.RLock()
+
+    def _new_rows(self) -> RowStore:
+        columns = dict(reranking.SCALARS)
+        if self.vectors is not None:
+            columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,))
+        return RowStore(self.n_bits, columns)
+
+    def _add_first(
+        self, source: VectorSource, names: Ids | None, replace: bool, n_threads: int, advance: Callable[[int], object]
+    ) -> Ids:
+        """Add rows to an index that is not fitted yet, and fit it when there are enough of them."""
+        rows = self._state.rows
+        n_kept = min(source.n_rows, self._n_first - rows.snapshot().n_rows)
+        blocks = [np.empty((0, self.dim), dtype=np.float32)]
+        for start, block in source.blocks(_STEP_FLOATS, stop=n_kept):
+            self._prepare(source, start, block)  # refuses what codes could not hold either
+            self._refuse_overflow(start, block)
+            blocks.append(block)
+        kept = {"vectors": np.concatenate(blocks)}
+        no_codes = np.empty((n_kept, 0), dtype=np.uint64)
+        if rows.snapshot().n_rows + n_kept < self._n_first:
+            names = rows.add(names, no_codes, kept, replace=replace)
+            advance(n_kept)
+            return names
+        # Enough to fit. All of it happens to the side, so that a failure changes nothing.
+        first = copy.copy(rows)
+        first_names = first.add(None if names is None else names[:n_kept], no_codes, kept, replace=replace)
+        snapshot = first.snapshot()
+        sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
+        encoder = _fitted(self._prototype, self._metric.prepare(sample))
+        fitted = self._encoded(encoder, first)
+        advance(n_kept)
+        words, columns = self._encode(encoder, source, n_kept, n_threads, advance)
+        other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
+        self._state = _State(encoder, fitted)
+        return np.concatenate([first_names, other_names])
+
+    def _encoded(self, encoder: Encoder, first: RowStore) -> RowStore:
+        """Turn rows kept as vectors into codes."""
+        snapshot = first.snapshot()
+        names = snapshot.ids()
+        source = VectorSource(snapshot.column_of("vectors", names, first.columns["vectors"]), self.dim)
+        rows = self._new_rows()
+        rows.reserve(first.next_id)
+        rows.add(names, *self._encode(encoder, source, 0, as_n_threads(None), lambda n: None))
+        return rows
+
+    def _encode(
+        self, encoder: Encoder, source: VectorSource, start: int, n_threads: int, advance: Callable[[int], object]
+    ) -> tuple[Codes, Arrays]:
+        """Encode rows from `start` on: codes, and what else is stored of them."""
+        n = source.n_rows - start
+        rows = self._new_rows()
+        words = np.empty((n, -(-self.n_bits // 64)), dtype=np.uint64)
+        columns = {name: np.empty((n, *c.shape), dtype=c.dtype) for name, c in rows.columns.items()}
+        n_floats = min(_STEP_FLOATS, _STEP_FLOATS * self.dim // self.n_bits)
+        for first, block in source.blocks(n_floats, start=start):
+            here = slice(first - start, first - start + len(block))
+            prepared = self._prepare(source, first, block)
+            projections = _project(encoder, prepared, n_threads)
+            words[here] = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), self.n_bits)
+            scalars = reranking.scalars_of(prepared, projections, reranking.Geometry.of(encoder), self._metric)
+            for name, values in scalars.items():
+                columns[name][here] = values
+            if "vectors" in columns:
+                self._refuse_overflow(first, block)
+                columns["vectors"][here] = block
+            advance(len(block))
+        return words, columns
+
+    def _prepare(self, source: VectorSource, first: int, block: Vectors) -> Vectors:
+        """Prepare rows for the encoder; refuse those whose numbers would overflow."""
+        norms = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
+        if self.metric != "cosine" and (norms > _LARGEST_NORM).any():
+            source.refuse(first + int(norms.argmax()))
+        return self._metric.prepare(block)
+
+    def _refuse_overflow(self, first: int, block: Vectors) -> None:
+        """Refuse rows to be kept in float16 that it cannot hold."""
+        if self.vectors == "float16" and (np.abs(block) > np.finfo(np.float16).max).any():
+            row = first + int(np.abs(block).max(axis=1).argmax())
+            raise ValueError(f'vectors="float16" holds values up to 65504, row {row} has larger ones')
+
+    def _request(
+        self, queries: ArrayLike, k: Any, mode: Any, rerank: Any, n_candidates: Any
+    ) -> tuple[VectorSource, int, Plan]:
+        """Check what a search was asked for, and plan it."""
+        source = VectorSource(queries, self.dim, "queries")
+        k = as_count(k, "k")
+        way = plan(
+            n_bits=self.n_bits,
+            metric=self.metric,
+            has_vectors=self.vectors is not None,
+            n_rows=len(self),
+            k=k,
+            mode=as_choice(mode, "mode", MODES),
+            rerank=None if rerank is None else as_choice(rerank, "rerank", RERANKS),
+            n_candidates=None if n_candidates is None else as_count(n_candidates, "n_candidates"),
+        )
+        return source, k, way
+
+    def _search(self, source: VectorSource, allow: Any, deny: Any, n_threads: Any) -> Search:
+        """Set up a search on the rows as they are now."""
+        encoder, rows = self._state
+        threads = as_n_threads(n_threads)
+        blocks = [np.empty((0, self.dim), dtype=np.float32)]
+        blocks += [block for _, block in source.blocks(_STEP_FLOATS)]
+        vectors = np.concatenate(blocks)
+        prepared = self._prepare(source, 0, vectors)
+        queries = None
+        if encoder is not None:
+            projections = _project(encoder, prepared, threads)
+            queries = reranking.AsymmetricQueries.of(
+                prepared, projections, reranking.Geometry.of(encoder), self._metric
+            )
+        return Search(
+            rows.snapshot().segments, self._metric, vectors, queries, self.n_bits, as_filter(allow, "allow"),
+            as_filter(deny, "deny"), threads,
+        )  # fmt: skip
+
+
+def _checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
+    """Return a copy of an encoder that a user made, after a look at whether it can be one."""
+    for name in ("dim", "n_bits", "fit", "project", "encode"):
+        if not hasattr(encoder, name):
+            raise TypeError(f"encoder must be one of {KINDS}, or an object with dim, n_bits, fit, project and encode")
+    if encoder.dim != as_count(dim, "dim"):
+        raise ValueError(f"encoder must be for dim={dim}, got one for dim={encoder.dim}")
+    if n_bits is not None and encoder.n_bits != as_count(n_bits, "n_bits"):
+        raise ValueError(f"n_bits is {n_bits}, but the encoder makes {encoder.n_bits} bits; leave n_bits out")
+    copied: Encoder = copy.deepcopy(encoder)
+    return copied
+
+
+def _is_fitted(encoder: Encoder) -> bool:
+    """Tell whether an encoder can be used as it is; one that does not say so can."""
+    return bool(getattr(encoder, "is_fitted", True))
+
+
+def _fitted(prototype: Encoder, sample: Vectors) -> Encoder:
+    """Return a fitted copy of an encoder."""
+    encoder = copy.deepcopy(prototype)
+    encoder.fit(sample)
+    return encoder
+
+
+def _project(encoder: Encoder, rows: Vectors, n_threads: int) -> Projections:
+    """Project rows; encoders that are not ours need not know about threads."""
+    if isinstance(encoder, Encoder):
+        return encoder.project(rows, n_threads=n_threads)
+    return np.asarray(encoder.project(rows), dtype=np.float32)
+
+
+def _same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:
+    """Tell whether codes of the one are codes of the other."""
+    if not isinstance(ours, Encoder) or not isinstance(theirs, Encoder) or ours.config() != theirs.config():
+        return False
+    arrays, others = ours.to_arrays(), theirs.to_arrays()
+    return arrays.keys() == others.keys() and all(np.array_equal(arrays[name], others[name]) for name in arrays)

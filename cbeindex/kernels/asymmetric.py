@@ -1,0 +1,188 @@
+"""Distances of a real-valued query to packed bits.
+
+The projections q of a query are quantised to magnitudes m = 0 ... 15 times a step. With x the bits in which a code
+differs from the signs of q, the product of q with the +-1 signs of the code is step (sum m - 2 sum of m over x), and
+the sum over x is four AND and POPCNT passes over the bit planes of m. A row's distance is then
+
+    offset + query_offset - factor * product
+
+with two numbers for each row and one for each query (see `rerank.py`). Codes and keys are those of `hamming.py`, except
+that the upper half of a key is the distance, a float32 whose bits are arranged to order like an integer.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .._typing import Codes, Distances, Floats, Keys, Mask, Rows
+from .hamming import keep_smallest, put_ascending
+from .jit import njit
+from .popcount import popcount64
+from .prefetch import prefetch
+
+
+@njit(cache=True, nogil=True)
+def add_weights(query: Codes, planes: Codes, columns: Codes, n_words: int, n_rows: int, out: Distances) -> None:
+    """Add to `out` the weights of the bits that differ, for rows stored word by word: `columns` is (n_words, 512)."""
+    for w in range(n_words):
+        q, p0, p1, p2, p3 = query[w], planes[0, w], planes[1, w], planes[2, w], planes[3, w]
+        for row in range(n_rows):
+            x = columns[w, row] ^ q
+            out[row] += np.int32(
+                popcount64(x & p0)
+                + (popcount64(x & p1) << np.uint64(1))
+                + (popcount64(x & p2) << np.uint64(2))
+                + (popcount64(x & p3) << np.uint64(3))
+            )
+
+
+@njit(cache=True, nogil=True)
+def weight_of_words(words: Codes, query: Codes, p0: Codes, p1: Codes, p2: Codes, p3: Codes) -> Any:
+    """Weight of the bits in which `words` differ from `query`."""
+    w0, w1, w2, w3 = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    for w in range(words.size):
+        x = words[w] ^ query[w]
+        w0 += popcount64(x & p0[w])
+        w1 += popcount64(x & p1[w])
+        w2 += popcount64(x & p2[w])
+        w3 += popcount64(x & p3[w])
+    return np.int32(w0 + np.uint64(2) * w1 + np.uint64(4) * w2 + np.uint64(8) * w3)
+
+
+@njit(cache=True, nogil=True)
+def add_weights_by_row(
+    query: Codes, planes: Codes, n_head: int, tail: Codes, first_row: int, n_rows: int, out: Distances
+) -> None:
+    """Add the weights of the tails of rows, one row after the other."""
+    query_tail = query[n_head:]
+    p0, p1, p2, p3 = planes[0, n_head:], planes[1, n_head:], planes[2, n_head:], planes[3, n_head:]
+    for row in range(n_rows):
+        if tail.shape[1] > 0:
+            out[row] += weight_of_words(tail[first_row + row], query_tail, p0, p1, p2, p3)
+
+
+@njit(cache=True, nogil=True)
+def add_weights_of_block(
+    queries: Codes, planes: Codes, first: int, last: int, n_head: int, tail: Codes, first_row: int, n_rows: int,
+    columns: Codes, out: Distances,
+) -> None:  # fmt: skip
+    """Add the weights of the tails of a block for several queries, eight words at a time in the layout of the head."""
+    n_tail = tail.shape[1]
+    for begin in range(0, n_tail, 8):
+        n_words = min(8, n_tail - begin)
+        for row in range(n_rows):
+            for w in range(n_words):
+                columns[w, row] = tail[first_row + row, begin + w]
+        at, to = n_head + begin, n_head + begin + n_words
+        for query in range(first, last):
+            add_weights(queries[query, at:to], planes[query, :, at:to], columns, n_words, n_rows, out[query - first])
+
+
+@njit(cache=True, nogil=True)
+def scan(
+    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
+    offsets: Floats, factors: Floats, hidden: Mask, start: int, stop: int, bounds: Floats, keys: Keys,
+) -> None:  # fmt: skip
+    """Find, for each query, the keys of its nearest of rows [start, stop) within its bound, ascending, into `keys`.
+
+    `keys`, (n_queries, k), has the largest uint64 where there are fewer. `start` is the first row of a block.
+    """
+    n_queries, k = keys.shape
+    n_head = head.shape[1]
+    slack = min(k, 256)
+    found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
+    counts = np.zeros(n_queries, dtype=np.int64)
+    nearest = bounds.copy()
+    weights = np.empty((min(n_queries, 32), 512), dtype=np.int32)
+    columns = np.empty((8, 512), dtype=np.uint64)
+    distances = np.empty(512, dtype=np.float32)
+    for block in range(start // 512, (stop + 511) // 512):
+        first_row = block * 512
+        n_rows = min(512, stop - first_row)
+        row_offsets, row_factors = offsets[first_row : first_row + n_rows], factors[first_row : first_row + n_rows]
+        for first in range(0, n_queries, 32):
+            last = min(first + 32, n_queries)
+            for query in range(first, last):
+                weights[query - first] = 0
+                add_weights(queries[query], planes[query], head[block], n_head, n_rows, weights[query - first])
+            if last - first < 4:  # too few to be worth another layout
+                for query in range(first, last):
+                    add_weights_by_row(
+                        queries[query], planes[query], n_head, tail, first_row, n_rows, weights[query - first]
+                    )
+            else:
+                add_weights_of_block(queries, planes, first, last, n_head, tail, first_row, n_rows, columns, weights)
+            for query in range(first, last):
+                weight, total, step = weights[query - first], totals[query], steps[query]
+                shift = query_offsets[query]
+                for row in range(n_rows):
+                    product = step * np.float32(total - 2 * weight[row])
+                    distances[row] = row_offsets[row] + shift - row_factors[row] * product
+                count = counts[query]
+                count = collect_within(distances, n_rows, nearest[query], first_row, hidden, found[query], count)
+                if count >= k + slack:
+                    nearest[query] = float_of_key(keep_smallest(found[query], count, k))
+                    count = k
+                counts[query] = count
+    for query in range(n_queries):
+        put_ascending(found[query], counts[query], keys[query])
+
+
+@njit(cache=True, nogil=True)
+def collect_within(
+    distances: Floats, n_rows: int, bound: float, first_row: int, hidden: Mask, keys: Keys, count: int
+) -> int:
+    """Append the keys of rows within `bound`; return how many keys there are then."""
+    bits = distances.view(np.int32)
+    for start in range(0, n_rows, 64):
+        part = distances[start : min(start + 64, n_rows)]
+        least = np.float32(np.inf)
+        for i in range(part.size):
+            least = min(least, part[i])
+        if least <= bound:
+            for i in range(part.size):
+                row = first_row + start + i
+                if part[i] <= bound and (hidden.size == 0 or not hidden[row]):
+                    keys[count] = key_of(bits[start + i], row)
+                    count += 1
+    return count
+
+
+@njit(cache=True, nogil=True)
+def key_of(bits: int, row: int) -> Any:
+    """Key of a row, from the bits of its float32 distance: for negative numbers all bits flip, for others the sign."""
+    ordered = ~np.int64(bits) if bits < 0 else np.int64(bits) | 0x80000000
+    return (np.uint64(ordered & 0xFFFFFFFF) << np.uint64(32)) | np.uint64(row)
+
+
+@njit(cache=True, nogil=True)
+def float_of_key(key: Any) -> Any:
+    """Return the distance of a key."""
+    ordered = np.int64(key >> np.uint64(32))
+    bits = np.empty(1, dtype=np.int32)
+    bits[0] = np.int32(ordered & 0x7FFFFFFF) if ordered >= 0x80000000 else np.int32(~ordered)
+    return bits.view(np.float32)[0]
+
+
+@njit(cache=True, nogil=True)
+def weigh_rows(queries: Codes, planes: Codes, head: Codes, tail: Codes, rows: Rows, out: Distances) -> None:
+    """Weights of the bits that differ, from each query to its own rows: `rows` and `out` are (n_queries, any)."""
+    n_head, n_tail = head.shape[1], tail.shape[1]
+    words = np.empty(n_head, dtype=np.uint64)
+    for query in range(rows.shape[0]):
+        q, p = queries[query], planes[query]
+        query_tail = q[n_head:]
+        t0, t1, t2, t3 = p[0, n_head:], p[1, n_head:], p[2, n_head:], p[3, n_head:]
+        for i in range(rows.shape[1]):
+            row = rows[query, i]
+            if i + 8 < rows.shape[1]:
+                for w in range(0, n_tail, 8):
+                    prefetch(tail, rows[query, i + 8] * n_tail + w)
+                for w in range(n_head):
+                    prefetch(head, (rows[query, i + 8] // 512 * n_head + w) * 512 + rows[query, i + 8] % 512)
+            for w in range(n_head):
+                words[w] = head[row // 512, w, row % 512]
+            weight = weight_of_words(words, q[:n_head], p[0, :n_head], p[1, :n_head], p[2, :n_head], p[3, :n_head])
+            if n_tail > 0:
+                weight += weight_of_words(tail[row], query_tail, t0, t1, t2, t3)
+            out[query, i] = weight

@@ -1,0 +1,272 @@
+"""Better distances than Hamming's: estimates from a real-valued query and binary rows, and exact ones from vectors.
+
+A row has the centred vector y, projections P y and signs b; a query has z. f = |P y|^2 / <P y, b> makes f <P z, b> an
+estimate of <P y, P z> that is exact for z = y and unbiased otherwise, because what is left of b beside P y points
+anywhere. With the scale c of the encoder, c |P w|^2 estimates |w|^2, so that
+
+    |x - q|^2 ~ c (|P y|^2 + |P z|^2 - 2 f <P z, b>)
+
+whose error is small where x is near to q. (With |y|^2 and |z|^2 in place of the projected norms the error would be that
+of far vectors even for near ones, when there are fewer bits than dimensions: at 128 bits for 784 dimensions 10@100 is
+0.84 with projected norms, 0.74 without.) Cosines follow from it, since norms are known. Inner products, which are large
+for far vectors too, come from <x, q> = <y, z> + <x, centre> + <centre, z> with f = |y|^2 / <P y, b> instead.
+
+So a distance is an offset of the row, plus one of the query, minus a factor of the row times <P z, b>. Two numbers are
+stored for each row, and a third for the standard error.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import kernels
+from ._threads import for_each_chunk
+from ._typing import Arrays, Codes, Floats, Keys, Mask, Projections, Rows, Vectors
+from .codes import BLOCK_ROWS, CodeRows, to_words
+from .metrics import Metric, squares
+from .segments import Column
+
+SCALARS = {name: Column(np.float32) for name in ("offsets", "factors", "spreads")}
+"""What is stored for each row beside its code."""
+
+_N_PLANES = 4  # bits of a quantised magnitude: the error it adds is a hundredth of that of the codes
+_TASK_QUERIES = 32
+
+
+@dataclass(frozen=True)
+class Geometry:
+    """What an encoder does to lengths.
+
+    Attributes
+    ----------
+    centre : float32 array of shape (dim,)
+    scale : float
+        Makes scale |P w|^2 an estimate of |w|^2.
+    variance : float
+        The relative variance of that estimate.
+    overlap : float
+        How much of P^T P y lies along y: 1 for whole orthogonal blocks, 0 where nothing is known of P.
+    """
+
+    centre: Vectors
+    scale: float
+    variance: float
+    overlap: float
+
+    @classmethod
+    def of(cls, encoder: Any) -> Geometry:
+        """Ask an encoder; one that does not know is tried on random vectors."""
+        centre = getattr(encoder, "centre", None)
+        centre = np.zeros(encoder.dim, dtype=np.float32) if centre is None else np.asarray(centre, dtype=np.float32)
+        if hasattr(encoder, "scale"):
+            return cls(centre, encoder.scale, encoder.scale_variance, encoder.overlap)
+        probes = np.random.default_rng(0).standard_normal((64, encoder.dim)).astype(np.float32)
+        ratios = squares(np.asarray(encoder.project(probes + centre))) / squares(probes)
+        return cls(centre, 1 / float(ratios.mean()), float(ratios.var() / ratios.mean() ** 2), 0.0)
+
+
+def scalars_of(rows: Vectors, projections: Projections, geometry: Geometry, metric: Metric) -> Arrays:
+    """Compute the stored numbers of prepared rows from their projections."""
+    n_bits = projections.shape[1]
+    product = np.abs(projections).sum(axis=1, dtype=np.float64)  # <P y, b>
+    projected = squares(projections)  # |P y|^2
+    inverse = np.divide(1, product, out=np.zeros_like(product), where=product > 0)
+    openness = n_bits * projected * inverse**2  # 1 / a^2, a the cosine of P y and b
+    if metric.name == "ip":
+        centred = squares(rows - geometry.centre)
+        offset = -(rows.astype(np.float64) @ geometry.centre.astype(np.float64))
+        factor = centred * inverse
+        spread = np.sqrt(centred * np.maximum(openness - geometry.overlap, 0) / n_bits)
+    else:
+        offset = geometry.scale * projected
+        factor = 2 * geometry.scale * projected * inverse
+        spread = 2 * geometry.scale * np.sqrt(projected * np.maximum(openness - 1, 0) / max(1, n_bits - 1))
+        if metric.name == "cosine":
+            offset, factor, spread = (offset - squares(rows)) / 2, factor / 2, spread / 2
+    return {
+        "offsets": offset.astype(np.float32),
+        "factors": factor.astype(np.float32),
+        "spreads": spread.astype(np.float32),
+    }
+
+
+@dataclass(frozen=True)
+class AsymmetricQueries:
+    """Queries with what estimates need of them.
+
+    Attributes
+    ----------
+    codes : uint64 array of shape (n_queries, n_words)
+        Signs of the projections.
+    planes : uint64 array of shape (n_queries, 4, n_words)
+        Bit planes of their magnitudes, quantised to 0 ... 15 steps.
+    steps, totals : float32 and int32 arrays of shape (n_queries,)
+        The unit of the magnitudes, and their sum.
+    offsets, norms : float32 arrays of shape (n_queries,)
+        What the metric adds, and the length to which errors of products are proportional.
+    variance : float
+        The relative variance of distances that comes from projecting.
+    """
+
+    codes: Codes
+    planes: Codes
+    steps: Floats
+    totals: NDArray[np.int32]
+    offsets: Floats
+    norms: Floats
+    variance: float
+
+    @classmethod
+    def of(cls, queries: Vectors, projections: Projections, geometry: Geometry, metric: Metric) -> AsymmetricQueries:
+        """Prepare queries (prepared by the metric already) from their projections."""
+        n_bits = projections.shape[1]
+        codes = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), n_bits)
+        magnitudes = np.abs(projections)
+        steps = magnitudes.max(axis=1, initial=0) / (2**_N_PLANES - 1)
+        levels = np.rint(magnitudes / np.where(steps == 0, 1, steps)[:, np.newaxis]).astype(np.uint8)
+        planes = np.stack(
+            [
+                to_words(np.packbits((levels >> plane) & 1, axis=1, bitorder="little"), n_bits)
+                for plane in range(_N_PLANES)
+            ],
+            axis=1,
+        )
+        if metric.name == "ip":
+            centre = geometry.centre.astype(np.float64)
+            offsets = 1 - (queries.astype(np.float64) - centre) @ centre
+            norms, variance = np.sqrt(squares(queries - geometry.centre)), 0.0
+        else:
+            offsets = geometry.scale * squares(projections)
+            norms, variance = np.sqrt(squares(projections)), geometry.variance
+            if metric.name == "cosine":
+                offsets = 1 + (offsets - squares(queries)) / 2
+        return cls(
+            codes,
+            planes,
+            steps.astype(np.float32),
+            levels.sum(axis=1, dtype=np.int32),
+            offsets.astype(np.float32),
+            norms.astype(np.float32),
+            variance,
+        )
+
+    def some(self, which: slice) -> AsymmetricQueries:
+        """Return some of the queries."""
+        return AsymmetricQueries(
+            self.codes[which], self.planes[which], self.steps[which], self.totals[which], self.offsets[which],
+            self.norms[which], self.variance,
+        )  # fmt: skip
+
+    def errors(self, distances: Floats, spreads: Floats) -> Floats:
+        """Standard errors of estimated distances to rows with these spreads, both (n_queries, any)."""
+        products = spreads * self.norms[:, np.newaxis]
+        return np.sqrt(products**2 + np.float32(self.variance) * np.square(distances))
+
+
+def estimate_all(
+    queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, k: int, hidden: Mask, bounds: Floats, n_threads: int
+) -> Keys:
+    """Estimate the distance of every row; return the keys of the `k` nearest within `bounds`, ascending."""
+    n_rows, n_queries = len(columns["offsets"]), len(queries.codes)
+    k = min(k, n_rows)
+    split_rows = n_queries < 2 * n_threads and n_threads > 1
+    task_rows = max(8, -(-n_rows // (2 * n_threads * BLOCK_ROWS))) * BLOCK_ROWS if split_rows else max(1, n_rows)
+    starts = range(0, n_rows, task_rows)
+    keys: Keys = np.empty((len(starts), n_queries, k), dtype=np.uint64)
+    step = n_queries if split_rows else min(n_queries, _TASK_QUERIES)
+    grid = [(part, first) for part in range(len(starts)) for first in range(0, n_queries, max(1, step))]
+
+    def task(begin: int, end: int) -> None:
+        for part, first in grid[begin:end]:
+            which = slice(first, first + step)
+            q = queries.some(which)
+            kernels.asymmetric.scan(
+                q.codes, q.planes, q.totals, q.steps, q.offsets, codes.head, codes.tail, columns["offsets"],
+                columns["factors"], hidden, starts[part], min(starts[part] + task_rows, n_rows), bounds[which],
+                keys[part, which],
+            )  # fmt: skip
+
+    for_each_chunk(task, len(grid), 1, n_threads)
+    return keys[0] if len(starts) == 1 else np.sort(np.concatenate(list(keys), axis=1), axis=1)[:, :k]
+
+
+def estimate_rows(queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, rows: Rows, n_threads: int) -> Floats:
+    """Estimate the distances of each query to its own candidates: `rows` and the result are (n_queries, any)."""
+    weights = np.empty(rows.shape, dtype=np.int32)
+
+    def task(start: int, stop: int) -> None:
+        some = slice(start, stop)
+        kernels.asymmetric.weigh_rows(
+            queries.codes[some], queries.planes[some], codes.head, codes.tail, rows[some], weights[some]
+        )
+
+    for_each_chunk(task, len(rows), 8, n_threads)
+    products = queries.steps[:, np.newaxis] * (queries.totals[:, np.newaxis] - 2 * weights).astype(np.float32)
+    distances = columns["offsets"][rows] + queries.offsets[:, np.newaxis] - columns["factors"][rows] * products
+    return distances.astype(np.float32, copy=False)
+
+
+def distances_of(keys: Keys) -> Floats:
+    """Return the estimated distances of keys; for the largest uint64, infinity."""
+    ordered = (keys >> np.uint64(32)).astype(np.uint32)
+    bits = np.where(ordered >> 31, ordered & np.uint32(0x7FFFFFFF), ~ordered)
+    distances = bits.astype(np.uint32).view(np.float32)
+    return np.where(keys == np.uint64(np.iinfo(np.uint64).max), np.float32(np.inf), distances)
+
+
+def exact_nearest(
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating], rows: Rows, lower: Floats, k: int
+) -> tuple[Rows, Floats, int]:
+    """Find the `k` nearest of candidate rows by their vectors, without reading those that cannot be among them.
+
+    Parameters
+    ----------
+    rows : int64 array of shape (n,)
+        Candidates; in the order of their ids where distances are equal.
+    lower : float32 array of shape (n,)
+        What the distance of each is at least.
+
+    Returns
+    -------
+    int64 array of shape (min(k, n),)
+        Rows, nearest first; of equal distances the smaller row first.
+    float32 array of the same shape
+        Their distances.
+    int
+        How many vectors were read.
+    """
+    order = np.argsort(lower, kind="stable")
+    read, rest = order[: 4 * k], order[4 * k :]
+    distances = metric.fast_distances(vectors[rows[read]], query)
+    if len(rest):
+        bound = np.partition(distances, k - 1)[k - 1]
+        rest = rest[: np.searchsorted(lower[rest], bound, side="right")]
+        distances = np.concatenate([distances, metric.fast_distances(vectors[rows[rest]], query)])
+        read = np.concatenate([read, rest])
+    best, exact = _decide(query, metric, vectors, rows[read], distances, k)
+    return best, exact, len(read)
+
+
+def exact_of_all(
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating], hidden: Mask, k: int
+) -> tuple[Rows, Floats]:
+    """Find the `k` nearest of all rows that are not hidden, by their vectors: rows and distances, nearest first."""
+    distances = metric.fast_distances(vectors, query)
+    rows = np.flatnonzero(~hidden) if hidden.size else np.arange(len(vectors))
+    return _decide(query, metric, vectors, rows, distances[rows] if hidden.size else distances, k)
+
+
+def _decide(
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating], rows: Rows, distances: Floats, k: int
+) -> tuple[Rows, Floats]:
+    """Choose the `k` nearest of rows: float32 finds all that may be among them, ties included, float64 decides."""
+    if len(rows) > k:
+        bound = np.partition(distances, k - 1)[k - 1]
+        rows = rows[distances <= bound + metric.rounding(bound, vectors, query)]
+    exact = metric.distances(vectors[rows], query)
+    best = np.lexsort((rows, exact))[:k]
+    return rows[best], exact[best]

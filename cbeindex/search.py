@@ -1,0 +1,184 @@
+"""One search: from prepared queries, through the stages that the plan names, to answers."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from . import rerank, scan
+from ._threads import for_each_chunk
+from ._typing import Floats, Ids, Keys, Mask, Rows, Vectors
+from .metrics import Metric
+from .planner import Plan
+from .rerank import AsymmetricQueries
+from .results import NO_HAMMING_DISTANCE, NO_ID, RangeResult, SearchResult, nearest_of, ranges_of
+from .segments import Segment
+
+# So many standard errors from an estimate the true distance does not lie (once in 16,000 times).
+_SURE = 4.0
+
+
+@dataclass
+class Search:
+    """A search over a snapshot of segments.
+
+    Attributes
+    ----------
+    segments : tuple of Segment
+    metric : Metric
+    vectors : float32 array of shape (n_queries, dim)
+        The queries as they came.
+    queries : AsymmetricQueries, or None where the segments have no codes
+    n_bits : int
+    allow, deny : int64 arrays, or None
+    n_threads : int
+    """
+
+    segments: tuple[Segment, ...]
+    metric: Metric
+    vectors: Vectors
+    queries: AsymmetricQueries | None
+    n_bits: int
+    allow: Ids | None
+    deny: Ids | None
+    n_threads: int
+    stats: dict[str, Any] = field(default_factory=dict)
+
+    def nearest(self, plan: Plan, k: int) -> SearchResult:
+        """Find the `k` nearest rows of each query."""
+        if self.queries is None:
+            plan = replace(plan, mode="scan", rerank="exact")
+        way = plan.rerank if self.queries is not None else "exact"
+        answers = [self._nearest_in(segment, plan, k) for segment in self.segments]
+        missing = NO_HAMMING_DISTANCE if way is None else np.inf
+        distances, ids = nearest_of([a[0] for a in answers], [a[1] for a in answers], len(self.vectors), k, missing)
+        errors = self._errors_of(distances, ids) if way == "asymmetric" else None
+        self.stats |= {"mode": plan.mode, "rerank": way, "rows": sum(s.n_rows for s in self.segments)}
+        return SearchResult(distances, ids, self.stats, errors)
+
+    def within(self, plan: Plan, radius: float) -> RangeResult:
+        """Find all rows within `radius` of each query."""
+        numbers, distances, ids = [np.empty(0, np.int64)], [np.empty(0, np.float32)], [np.empty(0, np.int64)]
+        for segment in self.segments:
+            for i in range(len(self.vectors)):
+                rows, near = self._within_in(segment, plan, i, np.float32(radius))
+                numbers.append(np.full(len(rows), i))
+                distances.append(near)
+                ids.append(segment.ids[rows])
+        return ranges_of(numbers, distances, ids, len(self.vectors))
+
+    def _nearest_in(self, segment: Segment, plan: Plan, k: int) -> tuple[NDArray[Any], Ids]:
+        """Find the nearest rows of one segment: distances and ids, ascending."""
+        hidden = segment.hidden(self.allow, self.deny)
+        if self.queries is None:
+            return self._exactly_of_all(segment, hidden, k)
+        if plan.rerank is None or plan.n_candidates is not None:
+            keys = self._hamming_keys(segment, plan, plan.n_candidates or k, hidden)
+            if plan.rerank is None:
+                return scan.distances_of(keys), scan.ids_of(keys, segment.ids)
+            return self._rerank(segment, plan, keys, k)
+        bounds = np.full(len(self.vectors), np.inf, dtype=np.float32)
+        wanted = plan.n_exact if plan.rerank == "exact" else k
+        keys = rerank.estimate_all(self.queries, segment.codes, segment.columns, wanted, hidden, bounds, self.n_threads)
+        if plan.rerank == "asymmetric":
+            return rerank.distances_of(keys), scan.ids_of(keys, segment.ids)
+        return self._exactly_by_keys(segment, keys, rerank.distances_of(keys), k)
+
+    def _hamming_keys(self, segment: Segment, plan: Plan, k: int, hidden: Mask) -> Keys:
+        assert self.queries is not None
+        codes = self.queries.codes
+        if plan.mode == "scan":
+            return scan.nearest(segment.codes, segment.n_rows, codes, k, hidden, self.n_threads)
+        keys, survivors = scan.cascade(
+            segment.codes, segment.n_rows, self.n_bits, codes, k, hidden, scan.DEFAULT_MISS, self.n_threads
+        )
+        self.stats["survivors"] = self.stats.get("survivors", 0) + int(survivors.sum())
+        return keys
+
+    def _rerank(self, segment: Segment, plan: Plan, keys: Keys, k: int) -> tuple[NDArray[Any], Ids]:
+        """Estimate the distances of candidates, and go on to exact ones if the plan says so."""
+        assert self.queries is not None
+        rows = np.where(keys == scan.NONE, 0, scan.rows_of(keys))
+        estimates = rerank.estimate_rows(self.queries, segment.codes, segment.columns, rows, self.n_threads)
+        estimates[keys == scan.NONE] = np.inf
+        if plan.rerank == "exact":
+            return self._exactly_by_keys(segment, keys, estimates, k)
+        order = np.lexsort((rows, estimates), axis=1)[:, :k]
+        near = np.take_along_axis(estimates, order, axis=1)
+        ids = np.where(np.isinf(near), NO_ID, segment.ids[np.take_along_axis(rows, order, axis=1)])
+        return near, ids
+
+    def _exactly_by_keys(self, segment: Segment, keys: Keys, estimates: Floats, k: int) -> tuple[NDArray[Any], Ids]:
+        """Compute the distances of candidates from their vectors, where their estimates leave it open."""
+        assert self.queries is not None
+        valid = keys != scan.NONE
+        rows = [scan.rows_of(row[ok]) for row, ok in zip(keys, valid, strict=True)]
+        near = np.where(valid, estimates, 0)
+        spreads = segment.columns["spreads"][np.where(valid, scan.rows_of(keys), 0)]
+        lower = near - _SURE * self.queries.errors(near, spreads)
+        return self._exactly(segment, rows, [low[ok] for low, ok in zip(lower, valid, strict=True)], k)
+
+    def _exactly_of_all(self, segment: Segment, hidden: Mask, k: int) -> tuple[NDArray[Any], Ids]:
+        """Find the nearest of all rows by their vectors, for each query."""
+        distances = np.full((len(self.vectors), k), np.inf, dtype=np.float32)
+        ids = np.full((len(self.vectors), k), NO_ID, dtype=np.int64)
+
+        def task(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                best, near = rerank.exact_of_all(self.vectors[i], self.metric, segment.columns["vectors"], hidden, k)
+                distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
+
+        for_each_chunk(task, len(self.vectors), 1, self.n_threads)
+        return distances, ids
+
+    def _exactly(self, segment: Segment, rows: list[Rows], lower: list[Floats], k: int) -> tuple[NDArray[Any], Ids]:
+        """Find the nearest of candidate rows by their vectors, for each query."""
+        distances = np.full((len(rows), k), np.inf, dtype=np.float32)
+        ids = np.full((len(rows), k), NO_ID, dtype=np.int64)
+        n_read = np.zeros(len(rows), dtype=np.int64)
+
+        def task(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                best, near, n_read[i] = rerank.exact_nearest(
+                    self.vectors[i], self.metric, segment.columns["vectors"], rows[i], lower[i], k
+                )
+                distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
+
+        for_each_chunk(task, len(rows), 4, self.n_threads)
+        self.stats["vectors_read"] = self.stats.get("vectors_read", 0) + int(n_read.sum())
+        return distances, ids
+
+    def _within_in(self, segment: Segment, plan: Plan, i: int, radius: np.float32) -> tuple[Rows, Floats]:
+        """Find the rows of one segment within `radius` of query `i`: rows and distances."""
+        hidden = segment.hidden(self.allow, self.deny)
+        if self.queries is None or plan.rerank == "exact":
+            rows = np.arange(segment.n_rows)[~hidden] if hidden.size else np.arange(segment.n_rows)
+            if self.queries is not None:
+                query = self.queries.some(slice(i, i + 1))
+                estimates = rerank.estimate_rows(
+                    query, segment.codes, segment.columns, rows[np.newaxis], self.n_threads
+                )
+                errors = query.errors(estimates, segment.columns["spreads"][rows][np.newaxis])
+                rows = rows[(estimates - _SURE * errors <= radius)[0]]
+            near = self.metric.distances(segment.columns["vectors"][rows].astype(np.float32), self.vectors[i])
+            return rows[near <= radius], near[near <= radius]
+        bounds = np.full(1, radius, dtype=np.float32)
+        query = self.queries.some(slice(i, i + 1))
+        keys = rerank.estimate_all(
+            query, segment.codes, segment.columns, segment.n_rows, hidden, bounds, self.n_threads
+        )[0]
+        keys = keys[keys != scan.NONE]
+        return scan.rows_of(keys), rerank.distances_of(keys)
+
+    def _errors_of(self, distances: Floats, ids: Ids) -> Floats:
+        """Standard errors of the estimated distances to `ids`; NaN for none."""
+        assert self.queries is not None
+        spreads = np.full(ids.shape, np.nan, dtype=np.float32)
+        for segment in self.segments:
+            rows = segment.find(ids.ravel()).reshape(ids.shape)
+            here = rows >= 0
+            spreads[here] = segment.columns["spreads"][rows[here]]
+        return self.queries.errors(np.where(ids >= 0, distances, 0), spreads)

@@ -1,0 +1,223 @@
+"""Every row: the exact scan, the range search and the cascade on the rows of one segment."""
+
+import itertools
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbeindex import scan
+from cbeindex.codes import CodeRows, to_words
+from tests import oracles
+from tests.strategies import code_batches, masks, some_codes
+
+# More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
+N_SEEDS = int(os.environ.get("CBEINDEX_TEST_SEEDS", "1"))
+NOT_HIDDEN = np.zeros(0, dtype=np.bool_)
+LONG = (513, 577, 1_023, 1_025, 1_600, 2_100)
+# So small that no row is overlooked: 38 standard deviations.
+NO_MISS = 1e-300
+
+
+@pytest.fixture
+def small_tasks(monkeypatch):
+    """Tasks of one block, so that few rows are split over threads."""
+    monkeypatch.setattr(scan, "_LEAST_TASK_ROWS", 512)
+    monkeypatch.setattr(scan, "_RANGE_TASK_ROWS", 512)
+    monkeypatch.setattr(scan, "_CASCADE_VALUES", 3_000)
+
+
+def stored(batch):
+    queries, words = to_words(batch.queries, batch.n_bits), to_words(batch.codes, batch.n_bits)
+    return queries, CodeRows.of(words, batch.n_bits)
+
+
+def denied(hidden):
+    return np.flatnonzero(hidden).tolist()
+
+
+def answers(keys, k):
+    """Distances and rows of keys, padded to k as oracles are."""
+    rows = np.where(keys == scan.NONE, -1, scan.rows_of(keys))
+    short = ((0, 0), (0, k - keys.shape[1]))
+    distances = np.pad(scan.distances_of(keys), short, constant_values=scan.NO_BOUND)
+    return distances, np.pad(rows, short, constant_values=-1)
+
+
+@given(code_batches(), st.sampled_from([1, 2, 10, 100, 1_100]), st.integers(1, 3), st.data())
+def test_nearest_rows(batch, k, n_threads, data):
+    queries, rows = stored(batch)
+    n = len(batch.codes)
+    hidden = data.draw(masks(n))
+    keys = scan.nearest(rows, n, queries, k, hidden, n_threads)
+    assert keys.shape == (len(queries), min(k, n))
+    expected = oracles.nearest(batch.queries, batch.codes, np.arange(n), k, deny=denied(hidden))
+    for got, want in zip(answers(keys, k), expected, strict=True):
+        np.testing.assert_array_equal(got, want)
+
+
+@given(code_batches(widths=LONG), st.sampled_from([1, 2, 10, 100, 1_100]), st.integers(1, 3), st.data())
+def test_a_cascade_that_overlooks_nothing(batch, k, n_threads, data):
+    """Ties included: it is the scan."""
+    queries, rows = stored(batch)
+    n = len(batch.codes)
+    hidden = data.draw(masks(n))
+    keys, n_survivors = scan.cascade(rows, n, batch.n_bits, queries, k, hidden, NO_MISS, n_threads)
+    np.testing.assert_array_equal(keys, scan.nearest(rows, n, queries, k, hidden, 1))
+    n_visible = n - np.count_nonzero(hidden)
+    assert ((min(k, n_visible) <= n_survivors) & (n_survivors <= n_visible)).all()
+
+
+@pytest.mark.parametrize("n_bits", [515, 517, 1_031])
+def test_the_cascade_keeps_rows_at_the_kth_distance(n_bits):
+    """Rows measured late, at the very distance of the bound, precede measured ones of higher rows."""
+    rng = np.random.default_rng(n_bits)
+    query = rng.random(n_bits) < 0.5
+    for distance in range(1, n_bits, 37):
+        # Rows that differ from the query only in the tail are measured first; those before them differ in the head.
+        codes = np.tile(query, (900, 1))
+        n_tail = min(distance, n_bits - 512)
+        codes[:450, :distance] ^= True
+        codes[450:, n_bits - n_tail :] ^= True
+        codes[450:, : distance - n_tail] ^= True
+        words = to_words(np.packbits(codes, axis=1, bitorder="little"), n_bits)
+        queries = to_words(np.packbits(query[np.newaxis], axis=1, bitorder="little"), n_bits)
+        keys, _ = scan.cascade(CodeRows.of(words, n_bits), 900, n_bits, queries, 3, NOT_HIDDEN, NO_MISS, 1)
+        # Beyond the limit of 38 standard deviations the early rows may be overlooked.
+        if oracles.prefix_limit(distance, n_bits, 512, 37) >= min(distance, 512):
+            np.testing.assert_array_equal(scan.rows_of(keys), [[0, 1, 2]])
+        np.testing.assert_array_equal(scan.distances_of(keys), [[distance] * 3])
+
+
+@given(code_batches(), st.integers(1, 3), st.data())
+def test_rows_within_a_radius(batch, n_threads, data):
+    queries, rows = stored(batch)
+    n = len(batch.codes)
+    hidden = data.draw(masks(n))
+    exact = oracles.hamming(batch.queries, batch.codes)
+    radius = data.draw(st.sampled_from([0, int(exact.min()), int(np.median(exact)), batch.n_bits]))
+    query, distances, found = scan.within(rows, n, queries, radius, hidden, n_threads)
+    expected = (exact <= radius) & ~(hidden if hidden.size else np.zeros(n, dtype=np.bool_))
+    order = np.lexsort((found, query))
+    np.testing.assert_array_equal(np.stack([query, found])[:, order], np.nonzero(expected))
+    np.testing.assert_array_equal(distances, exact[query, found])
+    assert distances.dtype == np.int32
+
+
+@pytest.mark.usefixtures("small_tasks")
+@pytest.mark.parametrize("n_bits", [100, 512, 1_100])
+@pytest.mark.parametrize(("n_queries", "n_rows"), [(1, 1_300), (5, 1_300), (17, 600), (33, 520)])
+def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows):
+    """Whether threads split the rows of few queries or the queries; ties are many."""
+    rng = np.random.default_rng(n_bits)
+    both = to_words(some_codes(rng, n_rows + n_queries, n_bits, 4, 0.02), n_bits)
+    queries, rows = both[:n_queries].copy(), CodeRows.of(both[n_queries:], n_bits)
+    hidden = rng.random(n_rows) < 0.2
+    one = scan.nearest(rows, n_rows, queries, 20, hidden, 1)
+    radius = int(np.median(scan.distances_of(one)))
+    one_within = scan.within(rows, n_rows, queries, radius, hidden, 1)
+    for n_threads in (2, 7):
+        np.testing.assert_array_equal(scan.nearest(rows, n_rows, queries, 20, hidden, n_threads), one)
+        for got, want in zip(scan.within(rows, n_rows, queries, radius, hidden, n_threads), one_within, strict=True):
+            np.testing.assert_array_equal(got, want)
+    if n_bits > 512:
+        one_cascade = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, 0.3, 1)
+        for n_threads in (2, 7):
+            more = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, 0.3, n_threads)
+            for got, want in zip(more, one_cascade, strict=True):
+                np.testing.assert_array_equal(got, want)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_no_queries(n_threads):
+    rows = CodeRows.of(to_words(some_codes(np.random.default_rng(0), 50, 600), 600), 600)
+    queries = np.empty((0, 10), dtype=np.uint64)
+    assert scan.nearest(rows, 50, queries, 3, NOT_HIDDEN, n_threads).shape == (0, 3)
+    keys, n_survivors = scan.cascade(rows, 50, 600, queries, 3, NOT_HIDDEN, 0.1, n_threads)
+    assert keys.shape == (0, 3)
+    assert n_survivors.shape == (0,)
+
+
+def test_hidden_rows_of_very_long_codes():
+    """Above 65,535 bits a whole distance may exceed the mark of hidden rows, which must not bring them back."""
+    n_bits = 66_000
+    codes = some_codes(np.random.default_rng(0), 20, n_bits, 2, 0.001)
+    words = to_words(codes, n_bits)
+    hidden = np.arange(20) % 2 == 0
+    expected = oracles.nearest(codes[:2], codes, np.arange(20), 15, deny=denied(hidden))
+    rows = CodeRows.of(words, n_bits)
+    for miss in (1e-3, NO_MISS):
+        keys, n_survivors = scan.cascade(rows, 20, n_bits, words[:2].copy(), 15, hidden, miss, 1)
+        for got, want in zip(answers(keys, 15), expected, strict=True):
+            np.testing.assert_array_equal(got, want)
+        assert n_survivors.tolist() == [10, 10]
+
+
+@pytest.mark.parametrize("miss", [5e-324, 1e-300, 1e-17, 0.5, 1 - 1e-16])
+def test_any_probability_is_a_limit(miss):
+    codes = some_codes(np.random.default_rng(0), 60, 1_100, 3, 0.1)
+    words = to_words(codes, 1_100)
+    keys, _ = scan.cascade(CodeRows.of(words, 1_100), 60, 1_100, words[:5].copy(), 1, NOT_HIDDEN, miss, 1)
+    np.testing.assert_array_equal(scan.rows_of(keys)[:, 0], range(5))
+
+
+@pytest.fixture(scope="module", params=range(N_SEEDS))
+def clusters(request):
+    """3,000 codes of 2,100 bits in 20 clusters, 60 queries, and their distances."""
+    n_bits, n, n_queries = 2_100, 3_000, 60
+    both = some_codes(np.random.default_rng([7, request.param]), n + n_queries, n_bits, 20, 0.2)
+    queries, codes = both[:n_queries], both[n_queries:]
+    rows = CodeRows.of(to_words(codes, n_bits), n_bits)
+    return n_bits, rows, to_words(queries, n_bits), oracles.hamming(queries, codes)
+
+
+@pytest.mark.parametrize("k", [1, 20])
+def test_the_cascade_finds_nearly_all(clusters, k):
+    """At most a thousandth of the exact answer is overlooked; differing bits lie evenly, as the rule assumes."""
+    n_bits, rows, queries, exact = clusters
+    keys, n_survivors = scan.cascade(rows, exact.shape[1], n_bits, queries, k, NOT_HIDDEN, 1e-3, 1)
+    found = np.take_along_axis(exact, scan.rows_of(keys), axis=1)
+    np.testing.assert_array_equal(found, scan.distances_of(keys))
+    kth = np.partition(exact, k - 1, axis=1)[:, k - 1 : k]
+    n_missed = np.count_nonzero(found > kth)  # a tie with the k-th counts as found
+    # Answers are overlooked about independently, each with probability 1e-3 at most: a count of mean m at most,
+    # and m + 5 sqrt(m) + 1 is passed about once in a million runs.
+    mean = 1e-3 * keys.size
+    assert n_missed <= mean + 5 * np.sqrt(mean) + 1
+    # Rows of other clusters are 0.5 * 512 = 256 bits away over the head and 0.32 * 512 = 164 within the cluster, with
+    # standard deviations of 11: no others survive, and a cluster has 150 of the 3,000 rows.
+    assert (n_survivors >= k).all()
+    assert n_survivors.mean() < 0.15 * exact.shape[1]
+
+
+def test_a_smaller_miss_looks_at_more_rows(clusters):
+    n_bits, rows, queries, exact = clusters
+    queries = queries[:6]
+    runs = [
+        scan.cascade(rows, exact.shape[1], n_bits, queries, 10, NOT_HIDDEN, miss, 1)
+        for miss in (0.9, 0.1, 1e-3, 1e-6, NO_MISS)
+    ]
+    scanned = scan.nearest(rows, exact.shape[1], queries, 10, NOT_HIDDEN, 1)
+    for (keys, n_survivors), (more_keys, n_more) in itertools.pairwise(runs):
+        assert (n_more >= n_survivors).all()
+        assert (more_keys <= keys).all()  # and never finds anything worse
+        assert (scanned <= more_keys).all()
+    assert runs[-1][1].sum() > runs[0][1].sum()
+    np.testing.assert_array_equal(runs[-1][0], scanned)
+
+
+def test_every_row_survives_where_all_are_asked_for(clusters):
+    n_bits, rows, queries, exact = clusters
+    n = exact.shape[1]
+    keys, n_survivors = scan.cascade(rows, n, n_bits, queries[:2], n, NOT_HIDDEN, 1e-3, 1)
+    assert n_survivors.tolist() == [n, n]
+    np.testing.assert_array_equal(np.sort(scan.rows_of(keys), axis=1), [np.arange(n)] * 2)
+
+
+def test_keys():
+    keys = np.array([5 << 32 | 7, scan.NONE], dtype=np.uint64)
+    np.testing.assert_array_equal(scan.distances_of(keys), [5, 2**31 - 1])
+    assert scan.distances_of(keys).dtype == np.int32
+    assert scan.rows_of(keys)[0] == 7

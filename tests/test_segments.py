@@ -1,0 +1,277 @@
+"""Rows: snapshots that do not change, ids in order, a buffer that grows and is sealed."""
+
+import copy
+import pickle
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbeindex import segments
+from cbeindex.codes import CodeRows, to_words
+from cbeindex.segments import NOT_HIDDEN, Column, RowStore, Segment
+from tests.strategies import some_codes
+
+N_BITS = 600
+COLUMNS = {"norm": Column(np.float32), "pair": Column(np.int64, (2,))}
+
+
+@pytest.fixture
+def small_buffer(monkeypatch):
+    """A buffer of 8 rows that begins with room for 2: batches of 4 and more are segments at once."""
+    monkeypatch.setattr(segments, "_BUFFER_ROWS", 8)
+    monkeypatch.setattr(segments, "_LEAST_ROWS", 2)
+
+
+def words_of(ids, version=0):
+    """A code for each id, all of them different."""
+    codes = [some_codes(np.random.default_rng([id_, version]), 1, N_BITS)[0] for id_ in ids]
+    return to_words(np.array(codes, dtype=np.uint8).reshape(len(ids), 75), N_BITS)
+
+
+def columns_of(ids):
+    ids = np.asarray(ids, dtype=np.int64)
+    return {"norm": ids.astype(np.float32) / 2, "pair": np.stack([ids, -ids], axis=1)}
+
+
+def add(store, ids, version=0, **options):
+    ids = np.array(ids, dtype=np.int64)
+    return store.add(ids, words_of(ids.tolist(), version), columns_of(ids), **options)
+
+
+def remove(store, ids):
+    store.remove(np.array(ids, dtype=np.int64))
+
+
+def check(snapshot, ids, versions=None):
+    """A snapshot has just these ids, in order in each segment, with their codes and columns."""
+    ids = np.array(sorted(ids), dtype=np.int64)
+    np.testing.assert_array_equal(snapshot.ids(), ids)
+    assert snapshot.n_rows == len(ids)
+    assert snapshot.contains(ids).all()
+    assert not snapshot.contains(np.array([999_999, -1])).any()
+    for segment in snapshot.segments:
+        assert segment.n_rows > 0
+        assert (segment.ids[1:] > segment.ids[:-1]).all()
+        assert len(segment.removed) in (0, segment.n_rows)
+    expected = [words_of([id_], (versions or {}).get(id_, 0))[0] for id_ in ids.tolist()]
+    np.testing.assert_array_equal(snapshot.codes_of(ids, N_BITS), np.array(expected).reshape(len(ids), 10))
+    for name, values in columns_of(ids).items():
+        np.testing.assert_array_equal(snapshot.column_of(name, ids, COLUMNS[name]), values)
+
+
+def frozen(snapshot):
+    """A deep copy of all that a search reads of a snapshot."""
+    return [
+        (s.ids.copy(), s.removed.copy(), s.codes.take(np.arange(s.n_rows)), {n: v.copy() for n, v in s.columns.items()})
+        for s in snapshot.segments
+    ]
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_snapshots_are_not_affected_by_later_writes():
+    store = RowStore(N_BITS, COLUMNS)
+    taken = [(store.snapshot(), [])]
+    writes = [
+        lambda: add(store, [0]),
+        lambda: add(store, [1]),
+        lambda: add(store, [2]),  # the buffer grows
+        lambda: add(store, [9, 7, 8]),  # out of order
+        lambda: remove(store, [1, 8]),
+        lambda: add(store, [8]),  # an id that a removed row had
+        lambda: add(store, [20, 21, 22]),  # the buffer is sealed
+        lambda: remove(store, [0, 20]),
+        lambda: add(store, [35, 34, 33, 32, 31, 30]),  # a segment at once
+        lambda: add(store, [9, 21, 31, 50], version=1, replace=True),
+        store.compact,
+        lambda: remove(store, [50]),
+        lambda: add(store, [51]),
+    ]
+    for write in writes:
+        write()
+        taken.append((store.snapshot(), frozen(store.snapshot())))
+    for snapshot, before in taken:
+        for segment_now, segment_then in zip(frozen(snapshot), before, strict=True):
+            for now, then in zip(segment_now[:3], segment_then[:3], strict=True):
+                np.testing.assert_array_equal(now, then)
+            for name, values in segment_then[3].items():
+                np.testing.assert_array_equal(segment_now[3][name], values)
+    versions = dict.fromkeys([9, 21, 31], 1)
+    check(store.snapshot(), [2, 7, 8, 9, 21, 22, 30, 31, 32, 33, 34, 35, 51], versions)
+
+
+def test_the_same_rows_give_the_same_snapshot():
+    """Rows out of order are put in order once, not at every search."""
+    store = RowStore(N_BITS, COLUMNS)
+    add(store, [5, 3])
+    assert store.snapshot().segments[0] is store.snapshot().segments[0]
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize("ids", [range(30), range(29, -1, -1), [7 * i % 30 for i in range(30)]])
+@pytest.mark.parametrize("batch", [1, 2, 3, 4, 7, 30])
+def test_batches_of_any_size_and_order(ids, batch):
+    store, ids = RowStore(N_BITS, COLUMNS), list(ids)
+    for start in range(0, 30, batch):
+        add(store, ids[start : start + batch])
+        check(store.snapshot(), ids[: start + batch])
+    # No segment holds less than half of a full buffer, but for the newest.
+    assert all(segment.n_rows >= 4 for segment in store.snapshot().segments[:-1])
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_new_ids_are_never_used_twice():
+    store = RowStore(N_BITS)
+    np.testing.assert_array_equal(store.add(None, words_of([0, 1])), [0, 1])
+    remove(store, [1])
+    np.testing.assert_array_equal(store.add(None, words_of([2])), [2])
+    np.testing.assert_array_equal(store.add(np.array([10]), words_of([10])), [10])
+    store.compact()
+    for same in (store, pickle.loads(pickle.dumps(store))):
+        np.testing.assert_array_equal(same.add(None, words_of([11])), [11])
+    assert store.add(None, words_of([])).shape == (0,)
+
+
+def test_after_the_last_id():
+    store, last = RowStore(N_BITS, COLUMNS), 2**63 - 1
+    add(store, [last - 2])
+    np.testing.assert_array_equal(store.add(None, words_of([0]), columns_of([0])), [last - 1])
+    for _ in range(2):
+        with pytest.raises(ValueError, match="no new ids after"):
+            store.add(None, words_of([0]), columns_of([0]))
+    np.testing.assert_array_equal(store.snapshot().ids(), [last - 2, last - 1])
+    add(store, [last, 5])
+    np.testing.assert_array_equal(store.snapshot().ids(), [5, last - 2, last - 1, last])
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_a_taken_id():
+    store = RowStore(N_BITS, COLUMNS)
+    add(store, [0, 1, 2, 3, 4])  # a segment
+    add(store, [5, 6])  # the buffer
+    for id_ in (3, 6):
+        with pytest.raises(ValueError, match=f"id {id_} is taken"):
+            add(store, [10, id_, 11], version=1)
+        check(store.snapshot(), range(7))
+    add(store, [3, 6, 12], version=1, replace=True)
+    check(store.snapshot(), [*range(7), 12], dict.fromkeys([3, 6, 12], 1))
+    add(store, [3, 6], version=2, replace=True)
+    check(store.snapshot(), [*range(7), 12], {3: 2, 6: 2, 12: 1})
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_an_unknown_id_is_not_removed():
+    store = RowStore(N_BITS, COLUMNS)
+    add(store, range(5))
+    add(store, [5, 6])
+    for ids in ([7], [0, 5, 7], [-1]):
+        with pytest.raises(ValueError, match=f"id {ids[-1]} is not in the index"):
+            remove(store, ids)
+        check(store.snapshot(), range(7))
+    remove(store, [0, 5])
+    with pytest.raises(ValueError, match="id 0 is not in the index"):
+        remove(store, [1, 0])
+    check(store.snapshot(), [1, 2, 3, 4, 6])
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize("ids", [[1], [3, 1], [4, 3, 2, 1, 0], [5, 4, 3]])
+def test_all_rows_removed(ids):
+    """Whether they were in order or not, sealed or not, no segment without rows is left to search."""
+    store = RowStore(N_BITS, COLUMNS)
+    add(store, ids)
+    remove(store, ids)
+    check(store.snapshot(), [])
+    for start in range(20, 44, 3):
+        add(store, range(start, start + 3))
+    check(store.snapshot(), range(20, 44))
+    store.compact()
+    check(store.snapshot(), range(20, 44))
+    remove(store, range(20, 44))
+    store.compact()
+    assert store.snapshot().segments == ()
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_compact():
+    store = RowStore(N_BITS, COLUMNS)
+    for start in range(0, 30, 3):
+        add(store, [start + 100, start + 1, start])
+    remove(store, [0, 4, 100])
+    ids = store.snapshot().ids()
+    store.compact()
+    check(store.snapshot(), [i for s in range(0, 30, 3) for i in (s + 100, s + 1, s) if i not in (0, 4, 100)])
+    (segment,) = store.snapshot().segments
+    assert segment.removed is NOT_HIDDEN
+    np.testing.assert_array_equal(segment.ids, ids)
+    store.compact()
+    assert store.snapshot().segments[0] is segment
+    remove(store, [1])
+    store.compact()
+    assert store.snapshot().segments[0].removed is NOT_HIDDEN
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
+def test_copies_are_independent(again):
+    store = RowStore(N_BITS, COLUMNS)
+    add(store, range(5))
+    add(store, [6, 5])
+    remove(store, [1])
+    other = again(store)
+    check(other.snapshot(), [0, 2, 3, 4, 5, 6])
+    add(store, [7])
+    remove(store, [2, 5])
+    add(other, [8, 9])
+    remove(other, [3, 6])
+    add(other, [4], version=1, replace=True)
+    check(store.snapshot(), [0, 3, 4, 6, 7])
+    check(other.snapshot(), [0, 2, 4, 5, 8, 9], {4: 1})
+
+
+def test_input_is_copied():
+    store = RowStore(N_BITS, COLUMNS)
+    for ids in ([1, 2], range(10, 50_000)):
+        ids = np.array(ids)
+        words, columns = np.zeros((len(ids), 10), dtype=np.uint64), columns_of(ids)
+        store.add(ids, words, columns)
+        names = ids.copy()
+        ids[:], words[:], columns["norm"][:] = 0, 1, -1
+        assert store.snapshot().contains(names).all()
+        assert not store.snapshot().codes_of(names, N_BITS).any()
+        assert (store.snapshot().column_of("norm", names, COLUMNS["norm"]) == names.astype(np.float32) / 2).all()
+
+
+def test_wide_rows_make_a_smaller_buffer(monkeypatch):
+    monkeypatch.setattr(segments, "_BUFFER_BYTES", 100 * 8 * 11)
+    store = RowStore(N_BITS, {"weight": Column(np.float64)})
+    for i in range(120):
+        store.add(None, words_of([i]), {"weight": np.array([1.0])})
+    assert [segment.n_rows for segment in store.snapshot().segments] == [100, 20]
+
+
+IDS = st.lists(st.integers(-3, 30), max_size=15)
+
+
+@given(ids=st.sets(st.integers(0, 25), min_size=1), removed=IDS, allow=st.none() | IDS, deny=st.none() | IDS)
+def test_hidden_rows_of_a_segment(ids, removed, allow, deny):
+    ids = np.array(sorted(ids), dtype=np.int64)
+    segment = Segment(ids, CodeRows.of(words_of(ids.tolist()), N_BITS), columns_of(ids), NOT_HIDDEN)
+    gone = [row for row, id_ in enumerate(ids) if id_ in removed]
+    if gone:
+        segment = segment.without(np.array(gone))
+    assert segment.n_removed == len(gone)
+    asked = np.arange(-3, 31)
+    rows = {int(id_): row for row, id_ in enumerate(ids) if row not in gone}
+    np.testing.assert_array_equal(segment.find(asked), [rows.get(int(id_), -1) for id_ in asked])
+    filters = (None if some is None else np.unique(np.array(some, dtype=np.int64)) for some in (allow, deny))
+    hidden = segment.hidden(*filters)
+    expected = [
+        id_ in removed or (allow is not None and id_ not in allow) or (deny is not None and id_ in deny) for id_ in ids
+    ]
+    np.testing.assert_array_equal(hidden if hidden.size else np.zeros(len(ids), bool), expected)
+    left = segment.without_removed()
+    np.testing.assert_array_equal(left.ids, [id_ for id_ in ids if id_ not in removed])
+    np.testing.assert_array_equal(left.codes.take(np.arange(left.n_rows)), words_of(left.ids.tolist()))
+    np.testing.assert_array_equal(left.columns["pair"], columns_of(left.ids)["pair"])

@@ -1,0 +1,109 @@
+"""Naive counterparts of what the vector index computes: float64, explicit matrices and plain loops."""
+
+import numpy as np
+
+from tests import oracles
+
+
+def distances(metric, queries, vectors):
+    """All distances, float64 (n_queries, n)."""
+    Q, X = (np.atleast_2d(np.asarray(a, dtype=np.float64)) for a in (queries, vectors))
+    out = np.empty((len(Q), len(X)))
+    for i, q in enumerate(Q):
+        for j, x in enumerate(X):
+            if metric == "l2":
+                out[i, j] = ((x - q) ** 2).sum()
+            elif metric == "ip":
+                out[i, j] = 1 - (x * q).sum()
+            else:
+                norms = np.linalg.norm(x) * np.linalg.norm(q)
+                out[i, j] = 1 - (x * q).sum() / norms if norms > 0 else 1
+    return out
+
+
+def best(row, ids, k, allow=None, deny=None):
+    """Places of the k best permitted ids by (float32 distance, id)."""
+    row = row.astype(np.float32)
+    order = sorted(range(len(ids)), key=lambda i: (row[i], ids[i]))
+    permitted = [
+        i for i in order if (allow is None or ids[i] in set(allow)) and (deny is None or ids[i] not in set(deny))
+    ]
+    return permitted[:k]
+
+
+def nearest(metric, queries, vectors, ids, k, allow=None, deny=None):
+    """Distances and ids of the k nearest by (distance, id), padded with infinity and -1."""
+    return nearest_by(distances(metric, queries, vectors), ids, k, allow, deny)
+
+
+def nearest_by(all_distances, ids, k, allow=None, deny=None):
+    """The same, from distances that are known."""
+    near = np.full((len(all_distances), k), np.inf, dtype=np.float32)
+    found = np.full((len(all_distances), k), -1, dtype=np.int64)
+    for q, row in enumerate(all_distances):
+        places = best(row, ids, k, allow, deny)
+        near[q, : len(places)], found[q, : len(places)] = row[places], np.asarray(ids)[places]
+    return near, found
+
+
+def within(metric, queries, vectors, ids, radius, allow=None, deny=None):
+    """Limits, distances and ids of all vectors within a radius, query after query."""
+    return within_by(distances(metric, queries, vectors), ids, radius, allow, deny)
+
+
+def within_by(all_distances, ids, radius, allow=None, deny=None):
+    """The same, from distances that are known."""
+    lims, near, found = [0], [], []
+    for row in all_distances:
+        places = [i for i in best(row, ids, len(ids), allow, deny) if np.float32(row[i]) <= np.float32(radius)]
+        near += row[places].tolist()
+        found += [ids[i] for i in places]
+        lims.append(len(found))
+    return lims, near, found
+
+
+def prepared(metric, vectors):
+    """Vectors as the encoder sees them, float64."""
+    X = np.atleast_2d(np.asarray(vectors, dtype=np.float64))
+    if metric != "cosine":
+        return X
+    return np.array([x / np.linalg.norm(x) if x.any() else x for x in X])
+
+
+def estimates(encoder, metric, queries, vectors):
+    """Asymmetric estimates by explicit matrices, (n_queries, n), and how far one rounding the other way takes them.
+
+    Magnitudes of the query's projections are rounded to fifteenths of the largest.
+    """
+    X, Q = prepared(metric, vectors), prepared(metric, queries)
+    PY, PZ = oracles.projections(encoder, X), oracles.projections(encoder, Q)
+    centre = encoder.centre.astype(np.float64)
+    # A row of R has this squared norm, and so |P w|^2 is |w|^2 times the rows' share of it, on average.
+    energy = np.mean([(oracles.circulant_matrix(encoder, b)[0] ** 2).sum() for b in range(len(encoder.signs))])
+    scale = encoder.length / (encoder.n_bits * energy)
+    out, slack = np.empty((len(Q), len(X))), np.empty((len(Q), len(X)))
+    for i, (q, pz) in enumerate(zip(Q, PZ, strict=True)):
+        step = np.abs(pz).max() / 15
+        rounded = np.sign(pz) * np.rint(np.abs(pz) / step) * step if step else pz
+        for j, (x, py) in enumerate(zip(X, PY, strict=True)):
+            b = np.where(py >= 0, 1, -1)
+            along = (py * b).sum()
+            if metric == "ip":
+                factor = ((x - centre) ** 2).sum() / along if along else 0
+                product = factor * (rounded * b).sum()
+                out[i, j] = 1 - (product + x @ centre + (q - centre) @ centre)
+                slack[i, j] = factor * step
+            else:
+                factor = scale * (py**2).sum() / along if along else 0
+                apart = scale * ((py**2).sum() + (pz**2).sum()) - 2 * factor * (rounded * b).sum()
+                out[i, j] = apart if metric == "l2" else 1 - ((x**2).sum() + (q**2).sum() - apart) / 2
+                slack[i, j] = 2 * factor * step
+    return out, slack
+
+
+def clustered(n, dim, seed=0, n_centres=8, spread=0.5, shift=1.0):
+    """Vectors around some centres, away from the origin, of norms that differ by a factor of four."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((n_centres, dim))
+    X = centres[rng.integers(0, n_centres, n)] + spread * rng.standard_normal((n, dim))
+    return ((X + shift) * rng.uniform(0.5, 2, (n, 1))).astype(np.float32)
