@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 from collections.abc import Callable, Iterator
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -57,7 +58,7 @@ def measure(report: Report, data: datasets.Dataset, shares: tuple[float, ...], n
         n_bits = round(share * data.dim)
         if n_bits * data.base.shape[0] > MOST_BITS:
             continue
-        for method, search in (*ours(data, sample, n_bits), *theirs(data, sample, n_bits)):
+        for method, search in chain(ours(data, sample, n_bits), theirs(data, sample, n_bits)):
             ids = search(max(DEPTHS))
             table.row(n_bits, share, method, *(datasets.recall(data, ids[:, :depth], N_TRUE) for depth in DEPTHS))
 

@@ -94,7 +94,11 @@ def main(arguments: list[str]) -> None:
     report = Report("Scanning codes", options.output)
     for name in names[:1] if options.quick else names:
         n_rows = 5_000 if options.quick else None
-        data = datasets.planted(n_rows or 100_000, 256, 256) if name == "planted" else datasets.load(name)
+        data = (
+            datasets.planted(10_000 if options.quick else 100_000, 256, 256)
+            if name == "planted"
+            else datasets.load(name)
+        )
         compare(report, data, n_rows, options)
         growth(report, data, n_rows, options)
 

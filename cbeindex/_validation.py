@@ -102,6 +102,7 @@ class VectorSource:
     n_rows : int
     is_single : bool
         Whether one vector came as a 1-D array; then results lose their first axis too.
+    is_sparse : bool
     """
 
     def __init__(self, array: ArrayLike, dim: int, name: str = "X") -> None:
@@ -115,6 +116,7 @@ class VectorSource:
         if self._rows.ndim != 2 or self._rows.shape[1] != dim:
             raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {shape}")
         self.n_rows = int(self._rows.shape[0])
+        self.is_sparse = is_sparse(self._rows)
 
     def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
         """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""

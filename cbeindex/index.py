@@ -4,31 +4,34 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import rerank as reranking
 from ._progress import progress_bar
-from ._threads import as_n_threads
-from ._typing import Arrays, Codes, Ids, Projections, Vectors
+from ._threads import as_n_threads, for_each_chunk
+from ._typing import Codes, Ids, Projections, Vectors
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
-from .codes import to_words
+from .codes import n_words, to_words
+from .columns import Column
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .metrics import METRICS
 from .planner import MODES, RERANKS, Plan, plan
+from .rerank import SCALARS, AsymmetricQueries, Geometry, scalars_of
 from .results import RangeResult, SearchResult
 from .search import Search
-from .segments import Column, RowStore
+from .segments import RowStore
 
 # An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
 _FIRST_ROWS = 2**13
 _FIRST_BYTES = 2**26
 _LEAST_FIRST_ROWS = 32
-# Values of vectors that a step of `add` holds at a time.
-_STEP_FLOATS = 2**21
+# Values of vectors, or of projections, that a step of `add` works on: they stay in the second-level cache.
+_STEP_FLOATS = 2**17
+# Values of queries that are searched for at a time.
+_QUERY_FLOATS = 2**23
 # Norms above this have squares that float32 cannot hold.
 _LARGEST_NORM = 1e18
 
@@ -38,6 +41,12 @@ class _State(NamedTuple):
 
     encoder: Encoder | None
     rows: RowStore
+    geometry: Geometry | None
+
+    @classmethod
+    def of(cls, encoder: Encoder, rows: RowStore) -> _State:
+        """Make the state of a fitted index."""
+        return cls(encoder, rows, Geometry.of(encoder))
 
 
 class CBEIndex:
@@ -55,9 +64,11 @@ class CBEIndex:
         "cosine": 1 - cosine (a zero vector has cosine 0 to all others). "l2": squared Euclidean distance. "ip": 1 -
         inner product.
     encoder : {"orthogonal", "random", "learned"} or Encoder
-        A kind of `CirculantEncoder`, or an encoder; one that is fitted stays as it is.
+        A kind of `CirculantEncoder`, or an encoder; one that is fitted stays as it is. Under "cosine" it gets vectors
+        of norm 1, so fit it on such.
     vectors : {None, "float32", "float16"}
-        Whether vectors are kept beside their codes, for exact re-ranking and `get`.
+        Whether vectors are kept beside their codes, for exact re-ranking and `get`. They are kept sparse if the first
+        ones came sparse.
     buckets : None
         Every code is looked at.
     seed : int
@@ -96,11 +107,12 @@ class CBEIndex:
             self._prototype = _checked_encoder(encoder, dim, n_bits)
         self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
         self._n_first = max(_LEAST_FIRST_ROWS, min(_FIRST_ROWS, _FIRST_BYTES // (4 * self.dim)))
+        self._keeps_sparse = False
         self._lock = threading.RLock()
         if _is_fitted(self._prototype):
-            self._state = _State(self._prototype, self._new_rows())
+            self._state = _State.of(self._prototype, self._new_rows())
         else:
-            self._state = _State(None, RowStore(0, {"vectors": Column(np.float32, (self.dim,))}))
+            self._state = _State(None, RowStore(0, {"vectors": Column(np.float32, (self.dim,))}), None)
 
     def __repr__(self) -> str:
         kept = f", vectors={self.vectors!r}" if self.vectors else ""
@@ -146,11 +158,13 @@ class CBEIndex:
         with self._lock:
             if self.is_fitted:
                 raise ValueError("the index is fitted already; make a new one to fit it to other data")
-            sample = [self._metric.prepare(rows) for _, rows in source.blocks(_STEP_FLOATS)]
             if source.n_rows < 2:
                 raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
-            encoder = _fitted(self._prototype, np.concatenate(sample))
-            self._state = _State(encoder, self._encoded(encoder, self._state.rows))
+            column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
+            parts = [column.from_dense(self._metric.prepare(rows)) for _, rows in source.blocks(_STEP_FLOATS)]
+            sample = column.joined(parts)
+            encoder = _fitted(self._prototype, sample.to_csr(self.dim) if source.is_sparse else sample)
+            self._state = _State.of(encoder, self._encoded(encoder, self._state.rows))
         return self
 
     def add(
@@ -185,9 +199,14 @@ class CBEIndex:
         as_flag(replace, "replace")
         threads = as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
-            encoder, rows = self._state
+            encoder, rows, _ = self._state
+            if rows.next_id == 0:  # the first vectors decide in which form vectors are kept
+                self._keeps_sparse = source.is_sparse
             if encoder is None:
                 return self._add_first(source, names, replace, threads, advance)
+            if rows.next_id == 0:
+                rows = self._new_rows()
+                self._state = self._state._replace(rows=rows)
             words, columns = self._encode(encoder, source, 0, threads, advance)
             return rows.add(names, words, columns, replace=replace)
 
@@ -231,7 +250,8 @@ class CBEIndex:
             distances. An index that is not fitted yet has vectors in place of codes: its answers are exact.
         """
         source, k, way = self._request(queries, k, mode, rerank, n_candidates)
-        result = self._search(source, allow, deny, n_threads).nearest(way, k)
+        searches = self._searches(source, allow, deny, n_threads)
+        result = SearchResult.joined([search.nearest(way, k) for search in searches])
         return result.first() if source.is_single else result
 
     def range_search(
@@ -263,7 +283,9 @@ class CBEIndex:
         if rerank is None:
             raise ValueError("a radius is in the metric of the index: rerank must not be None")
         source, _, way = self._request(queries, 1, "scan", rerank, None)
-        return self._search(source, allow, deny, n_threads).within(way, as_real(radius, "radius"))
+        radius = as_real(radius, "radius")
+        searches = self._searches(source, allow, deny, n_threads)
+        return RangeResult.joined([search.within(way, radius) for search in searches])
 
     def explain(
         self,
@@ -279,16 +301,18 @@ class CBEIndex:
             return f"not fitted yet: the exact distances of all {len(self):,} vectors are computed"
         return f"{source.n_rows:,} queries, {k:,} of {len(self):,} vectors each: {way.reason}"
 
-    def get(self, ids: ArrayLike) -> Vectors:
-        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id."""
+    def get(self, ids: ArrayLike) -> Any:
+        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
         names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
-        encoder, rows = self._state
+        encoder, rows, _ = self._state
         if encoder is not None and self.vectors is None:
             raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
         snapshot = rows.snapshot()
         snapshot.require(names)
-        found = snapshot.column_of("vectors", names, rows.columns["vectors"]).astype(np.float32)
-        return found[0] if np.ndim(ids) == 0 else found
+        column = rows.columns["vectors"]
+        found: Any = snapshot.column_of("vectors", names, column)
+        found = found.to_csr(self.dim) if column.is_sparse else found.astype(np.float32, copy=False)
+        return found[0] if np.ndim(ids) == 0 and not column.is_sparse else found
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove vectors by id. An id that is not there is an error, and then nothing is removed."""
@@ -311,8 +335,8 @@ class CBEIndex:
             theirs = f"dim={other.dim}, metric={other.metric!r}"
             raise ValueError(f"other must have dim={self.dim}, metric={self.metric!r}, got {theirs}")
         with self._lock:
-            encoder, rows = self._state
-            their_encoder, their_rows = other._state
+            encoder, rows, _ = self._state
+            their_encoder, their_rows, _ = other._state
             snapshot = their_rows.snapshot()
             names = snapshot.ids()
             if _same_encoder(encoder, their_encoder) and rows.columns.items() <= their_rows.columns.items():
@@ -343,9 +367,9 @@ class CBEIndex:
         self._lock = threading.RLock()
 
     def _new_rows(self) -> RowStore:
-        columns = dict(reranking.SCALARS)
+        columns = dict(SCALARS)
         if self.vectors is not None:
-            columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,))
+            columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self._keeps_sparse)
         return RowStore(self.n_bits, columns)
 
     def _add_first(
@@ -375,7 +399,7 @@ class CBEIndex:
         advance(n_kept)
         words, columns = self._encode(encoder, source, n_kept, n_threads, advance)
         other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
-        self._state = _State(encoder, fitted)
+        self._state = _State.of(encoder, fitted)
         return np.concatenate([first_names, other_names])
 
     def _encoded(self, encoder: Encoder, first: RowStore) -> RowStore:
@@ -390,26 +414,31 @@ class CBEIndex:
 
     def _encode(
         self, encoder: Encoder, source: VectorSource, start: int, n_threads: int, advance: Callable[[int], object]
-    ) -> tuple[Codes, Arrays]:
+    ) -> tuple[Codes, dict[str, Any]]:
         """Encode rows from `start` on: codes, and what else is stored of them."""
         n = source.n_rows - start
-        rows = self._new_rows()
-        words = np.empty((n, -(-self.n_bits // 64)), dtype=np.uint64)
-        columns = {name: np.empty((n, *c.shape), dtype=c.dtype) for name, c in rows.columns.items()}
-        n_floats = min(_STEP_FLOATS, _STEP_FLOATS * self.dim // self.n_bits)
-        for first, block in source.blocks(n_floats, start=start):
-            here = slice(first - start, first - start + len(block))
-            prepared = self._prepare(source, first, block)
-            projections = _project(encoder, prepared, n_threads)
-            words[here] = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), self.n_bits)
-            scalars = reranking.scalars_of(prepared, projections, reranking.Geometry.of(encoder), self._metric)
-            for name, values in scalars.items():
-                columns[name][here] = values
-            if "vectors" in columns:
-                self._refuse_overflow(first, block)
-                columns["vectors"][here] = block
-            advance(len(block))
-        return words, columns
+        words = np.empty((n, n_words(self.n_bits)), dtype=np.uint64)
+        kinds = self._new_rows().columns
+        geometry = Geometry.of(encoder)
+        step = max(1, _STEP_FLOATS // max(self.dim, self.n_bits))
+        parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in kinds}
+
+        def task(begin: int, end: int) -> None:
+            for first, block in source.blocks(step * self.dim, start + begin, start + end):
+                prepared = self._prepare(source, first, block)
+                projections = _project(encoder, prepared, 1)
+                here = first - start
+                codes = np.packbits(projections >= 0, axis=1, bitorder="little")
+                words[here : here + len(block)] = to_words(codes, self.n_bits)
+                for name, values in scalars_of(prepared, projections, geometry, self._metric).items():
+                    parts[name][here // step] = values
+                if "vectors" in kinds:
+                    self._refuse_overflow(first, block)
+                    parts["vectors"][here // step] = kinds["vectors"].from_dense(block)
+                advance(len(block))
+
+        for_each_chunk(task, n, step, n_threads)
+        return words, {name: kinds[name].joined(parts[name]) for name in kinds}
 
     def _prepare(self, source: VectorSource, first: int, block: Vectors) -> Vectors:
         """Prepare rows for the encoder; refuse those whose numbers would overflow."""
@@ -442,24 +471,20 @@ class CBEIndex:
         )
         return source, k, way
 
-    def _search(self, source: VectorSource, allow: Any, deny: Any, n_threads: Any) -> Search:
-        """Set up a search on the rows as they are now."""
-        encoder, rows = self._state
+    def _searches(self, source: VectorSource, allow: Any, deny: Any, n_threads: Any) -> Iterator[Search]:
+        """Set up searches on the rows as they are now, for some queries after the other: they are dense meanwhile."""
+        encoder, rows, geometry = self._state
+        segments = rows.snapshot().segments
         threads = as_n_threads(n_threads)
-        blocks = [np.empty((0, self.dim), dtype=np.float32)]
-        blocks += [block for _, block in source.blocks(_STEP_FLOATS)]
-        vectors = np.concatenate(blocks)
-        prepared = self._prepare(source, 0, vectors)
-        queries = None
-        if encoder is not None:
-            projections = _project(encoder, prepared, threads)
-            queries = reranking.AsymmetricQueries.of(
-                prepared, projections, reranking.Geometry.of(encoder), self._metric
-            )
-        return Search(
-            rows.snapshot().segments, self._metric, vectors, queries, self.n_bits, as_filter(allow, "allow"),
-            as_filter(deny, "deny"), threads,
-        )  # fmt: skip
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
+        empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
+        for first, vectors in source.blocks(_QUERY_FLOATS) if source.n_rows else empty:
+            queries = None
+            prepared = self._prepare(source, first, vectors)
+            if encoder is not None and geometry is not None:
+                projections = _project(encoder, prepared, threads)
+                queries = AsymmetricQueries.of(prepared, projections, geometry, self._metric)
+            yield Search(segments, self._metric, vectors, queries, self.n_bits, allowed, denied, threads)
 
 
 def _checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
@@ -480,7 +505,7 @@ def _is_fitted(encoder: Encoder) -> bool:
     return bool(getattr(encoder, "is_fitted", True))
 
 
-def _fitted(prototype: Encoder, sample: Vectors) -> Encoder:
+def _fitted(prototype: Encoder, sample: Any) -> Encoder:
     """Return a fitted copy of an encoder."""
     encoder = copy.deepcopy(prototype)
     encoder.fit(sample)

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._typing import Vectors
+from ._typing import Rows, Vectors
+from .columns import SparseRows
 
 # Squared norms that float32 sums to full precision.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-30, 1e36
@@ -30,11 +31,15 @@ class Metric:
         """Return rows as the encoder sees them: of norm 1 for cosine (a zero vector stays as it is)."""
         if self.name != "cosine":
             return rows
-        norms = np.sqrt(squares(rows))
-        return (rows / np.where(norms == 0, 1, norms)[:, np.newaxis]).astype(np.float32)
+        norms = np.sqrt(squares(rows)).astype(np.float32)
+        norms[norms == 0] = 1
+        prepared: Vectors = rows / norms[:, np.newaxis]
+        return prepared
 
-    def fast_distances(self, rows: Vectors, query: Vectors) -> NDArray[np.float32]:
+    def fast_distances(self, rows: Vectors | SparseRows, query: Vectors) -> NDArray[np.float32]:
         """Distances from one query to rows, neither of them prepared, in float32: right to `rounding`."""
+        if isinstance(rows, SparseRows):
+            return self.distances(rows, query)
         rows = rows.astype(np.float32, copy=False)
         near: NDArray[np.float32]
         if self.name == "l2":
@@ -42,40 +47,57 @@ class Metric:
             near = np.einsum("ij,ij->i", apart, apart)
             return near
         if self.name == "ip":
-            near = 1 - rows @ query
+            near = 1 - _products(rows, query)
             return near
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            products = rows @ self.prepare(query[np.newaxis])[0]
+            products = _products(rows, self.prepare(query[np.newaxis])[0])
             norms = np.einsum("ij,ij->i", rows, rows)
         if not ((norms > _LEAST_SQUARE) & (norms < _LARGEST_SQUARE)).all():
             return self.distances(rows, query)
         near = 1 - products / np.sqrt(norms)
         return near
 
-    def rounding(self, distance: float, rows: Vectors, query: Vectors) -> float:
-        """How far `fast_distances` may be from exact ones, near `distance`: errors of sums grow as the root of dim."""
+    def rounding(self, distance: float, vectors: NDArray[Any] | SparseRows, rows: Rows, query: Vectors) -> float:
+        """How far `fast_distances` of `vectors[rows]` may be from exact ones, near `distance`.
+
+        Errors of sums grow as the root of their length.
+        """
+        if isinstance(vectors, SparseRows):
+            return 0.0
         scale = 1.0
         if self.name == "l2":
             scale = float(distance)
         elif self.name == "ip":
-            scale = float(np.abs(rows).max(initial=0) * np.abs(query).sum())
-        return 8 * float(np.finfo(np.float32).eps) * math.sqrt(rows.shape[1]) * scale
+            scale = float(np.abs(vectors[rows]).max(initial=0) * np.abs(query).sum(dtype=np.float64))
+        return 8 * float(np.finfo(np.float32).eps) * math.sqrt(query.size) * scale
 
-    def distances(self, rows: Vectors, query: Vectors) -> NDArray[np.float32]:
+    def distances(self, rows: Vectors | SparseRows, query: Vectors) -> NDArray[np.float32]:
         """Exact distances from one query to rows, neither of them prepared, summed in float64."""
-        wide, asked = rows.astype(np.float64), query.astype(np.float64)
-        exact: NDArray[Any]
-        if self.name == "l2":
-            exact = squares(wide - asked)
-        elif self.name == "ip":
-            exact = 1 - wide @ asked
+        asked = query.astype(np.float64)
+        exact: NDArray[np.float64]
+        if isinstance(rows, SparseRows):
+            products, norms = rows.products(query), rows.squares()
+            apart = np.maximum(norms + asked @ asked - 2 * products, 0)
         else:
-            norms = np.sqrt(squares(wide) * (asked @ asked))
-            exact = 1 - (wide @ asked) / np.where(norms == 0, 1, norms)
+            wide = rows.astype(np.float64)
+            products, norms, apart = _products(wide, asked), squares(wide), squares(wide - asked)
+        if self.name == "l2":
+            exact = apart
+        elif self.name == "ip":
+            exact = 1 - products
+        else:
+            lengths = np.sqrt(norms * (asked @ asked))
+            exact = 1 - products / np.where(lengths == 0, 1, lengths)
         return exact.astype(np.float32)
 
 
 METRICS = {name: Metric(name) for name in ("cosine", "l2", "ip")}
+
+
+def _products(rows: NDArray[Any], query: NDArray[Any]) -> NDArray[Any]:
+    """Inner products, on this thread alone: the threads of a BLAS would get in the way of ours."""
+    products: NDArray[Any] = np.einsum("ij,j->i", rows, query)
+    return products
 
 
 def squares(rows: NDArray[Any]) -> NDArray[np.float64]:

@@ -10,7 +10,7 @@ from .codes import HEAD_WORDS
 _LEAST_CANDIDATES = 640
 # Where the cascade overtakes the scan: codes of so many bits, and no more than one row in so many wanted.
 _CASCADE_BITS = 2048
-_CASCADE_SHARE = 64
+_CASCADE_SHARE = 256
 
 MODES = ("auto", "scan", "cascade")
 RERANKS = ("asymmetric", "exact", "auto")

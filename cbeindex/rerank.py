@@ -27,8 +27,8 @@ from . import kernels
 from ._threads import for_each_chunk
 from ._typing import Arrays, Codes, Floats, Keys, Mask, Projections, Rows, Vectors
 from .codes import BLOCK_ROWS, CodeRows, to_words
+from .columns import Column, SparseRows
 from .metrics import Metric, squares
-from .segments import Column
 
 SCALARS = {name: Column(np.float32) for name in ("offsets", "factors", "spreads")}
 """What is stored for each row beside its code."""
@@ -219,7 +219,7 @@ def distances_of(keys: Keys) -> Floats:
 
 
 def exact_nearest(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating], rows: Rows, lower: Floats, k: int
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, rows: Rows, lower: Floats, k: int
 ) -> tuple[Rows, Floats, int]:
     """Find the `k` nearest of candidate rows by their vectors, without reading those that cannot be among them.
 
@@ -252,7 +252,7 @@ def exact_nearest(
 
 
 def exact_of_all(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating], hidden: Mask, k: int
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, hidden: Mask, k: int
 ) -> tuple[Rows, Floats]:
     """Find the `k` nearest of all rows that are not hidden, by their vectors: rows and distances, nearest first."""
     distances = metric.fast_distances(vectors, query)
@@ -261,12 +261,12 @@ def exact_of_all(
 
 
 def _decide(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating], rows: Rows, distances: Floats, k: int
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, rows: Rows, distances: Floats, k: int
 ) -> tuple[Rows, Floats]:
     """Choose the `k` nearest of rows: float32 finds all that may be among them, ties included, float64 decides."""
     if len(rows) > k:
         bound = np.partition(distances, k - 1)[k - 1]
-        rows = rows[distances <= bound + metric.rounding(bound, vectors, query)]
+        rows = rows[distances <= bound + metric.rounding(bound, vectors, rows, query)]
     exact = metric.distances(vectors[rows], query)
     best = np.lexsort((rows, exact))[:k]
     return rows[best], exact[best]

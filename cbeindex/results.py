@@ -48,6 +48,22 @@ class SearchResult(_SearchResult):
         result.stats, result.errors = stats or {}, errors
         return result
 
+    @classmethod
+    def joined(cls, parts: list[SearchResult]) -> SearchResult:
+        """Put the answers of some queries after those of others; counts in `stats` add up."""
+        if len(parts) == 1:
+            return parts[0]
+        stats: dict[str, Any] = {}
+        for name, value in (item for part in parts for item in part.stats.items()):
+            stats[name] = stats[name] + value if name in stats and name != "rows" and isinstance(value, int) else value
+        errors = [part.errors for part in parts if part.errors is not None]
+        return cls(
+            np.concatenate([part.distances for part in parts]),
+            np.concatenate([part.ids for part in parts]),
+            stats,
+            np.concatenate(errors) if errors else None,
+        )
+
     def first(self) -> SearchResult:
         """Return the answers of the first query, without the first axis."""
         return SearchResult(self.distances[0], self.ids[0], self.stats, None if self.errors is None else self.errors[0])
@@ -67,6 +83,16 @@ class RangeResult(NamedTuple):
     lims: NDArray[np.int64]
     distances: NDArray[Any]
     ids: Ids
+
+    @classmethod
+    def joined(cls, parts: list[RangeResult]) -> RangeResult:
+        """Put the answers of some queries after those of others."""
+        counts = np.concatenate([np.diff(part.lims) for part in parts])
+        return cls(
+            np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
+            np.concatenate([part.distances for part in parts]),
+            np.concatenate([part.ids for part in parts]),
+        )
 
 
 def nearest_of(

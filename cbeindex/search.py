@@ -19,6 +19,8 @@ from .segments import Segment
 
 # So many standard errors from an estimate the true distance does not lie (once in 16,000 times).
 _SURE = 4.0
+# Vectors of a range search that are read at a time.
+_READ_ROWS = 1024
 
 
 @dataclass
@@ -51,20 +53,20 @@ class Search:
         """Find the `k` nearest rows of each query."""
         if self.queries is None:
             plan = replace(plan, mode="scan", rerank="exact")
-        way = plan.rerank if self.queries is not None else "exact"
         answers = [self._nearest_in(segment, plan, k) for segment in self.segments]
-        missing = NO_HAMMING_DISTANCE if way is None else np.inf
+        missing = NO_HAMMING_DISTANCE if plan.rerank is None else np.inf
         distances, ids = nearest_of([a[0] for a in answers], [a[1] for a in answers], len(self.vectors), k, missing)
-        errors = self._errors_of(distances, ids) if way == "asymmetric" else None
-        self.stats |= {"mode": plan.mode, "rerank": way, "rows": sum(s.n_rows for s in self.segments)}
+        errors = self._errors_of(distances, ids) if plan.rerank == "asymmetric" else None
+        self.stats |= {"mode": plan.mode, "rerank": plan.rerank, "rows": sum(s.n_rows for s in self.segments)}
         return SearchResult(distances, ids, self.stats, errors)
 
     def within(self, plan: Plan, radius: float) -> RangeResult:
         """Find all rows within `radius` of each query."""
         numbers, distances, ids = [np.empty(0, np.int64)], [np.empty(0, np.float32)], [np.empty(0, np.int64)]
         for segment in self.segments:
+            hidden = segment.hidden(self.allow, self.deny)
             for i in range(len(self.vectors)):
-                rows, near = self._within_in(segment, plan, i, np.float32(radius))
+                rows, near = self._within_in(segment, plan, i, hidden, np.float32(radius))
                 numbers.append(np.full(len(rows), i))
                 distances.append(near)
                 ids.append(segment.ids[rows])
@@ -151,9 +153,8 @@ class Search:
         self.stats["vectors_read"] = self.stats.get("vectors_read", 0) + int(n_read.sum())
         return distances, ids
 
-    def _within_in(self, segment: Segment, plan: Plan, i: int, radius: np.float32) -> tuple[Rows, Floats]:
+    def _within_in(self, segment: Segment, plan: Plan, i: int, hidden: Mask, radius: np.float32) -> tuple[Rows, Floats]:
         """Find the rows of one segment within `radius` of query `i`: rows and distances."""
-        hidden = segment.hidden(self.allow, self.deny)
         if self.queries is None or plan.rerank == "exact":
             rows = np.arange(segment.n_rows)[~hidden] if hidden.size else np.arange(segment.n_rows)
             if self.queries is not None:
@@ -163,7 +164,11 @@ class Search:
                 )
                 errors = query.errors(estimates, segment.columns["spreads"][rows][np.newaxis])
                 rows = rows[(estimates - _SURE * errors <= radius)[0]]
-            near = self.metric.distances(segment.columns["vectors"][rows].astype(np.float32), self.vectors[i])
+            vectors = segment.columns["vectors"]
+            parts = [rows[start : start + _READ_ROWS] for start in range(0, len(rows), _READ_ROWS)]
+            near = np.concatenate(
+                [np.empty(0, np.float32), *(self.metric.distances(vectors[part], self.vectors[i]) for part in parts)]
+            )
             return rows[near <= radius], near[near <= radius]
         bounds = np.full(1, radius, dtype=np.float32)
         query = self.queries.some(slice(i, i + 1))

@@ -16,8 +16,9 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from ._typing import Arrays, Codes, Ids, Mask, Rows
+from ._typing import Codes, Ids, Mask, Rows
 from .codes import CodeRows, n_words
+from .columns import Column
 
 # The buffer becomes a segment at this many rows, or at so many bytes; batches of half of it are segments at once.
 _BUFFER_ROWS = 2**16
@@ -25,13 +26,6 @@ _BUFFER_BYTES = 2**27
 _LEAST_ROWS = 64
 
 NOT_HIDDEN: Mask = np.zeros(0, dtype=np.bool_)
-
-
-class Column(NamedTuple):
-    """What else is stored for each row: its type and the shape of one entry."""
-
-    dtype: Any
-    shape: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -42,13 +36,13 @@ class Segment:
     ----------
     ids : int64 array of shape (n_rows,), ascending
     codes : CodeRows
-    columns : dict of arrays with n_rows entries each
+    columns : dict of arrays or SparseRows with n_rows entries each
     removed : bool array of shape (n_rows,), or empty while no row is removed
     """
 
     ids: Ids
     codes: CodeRows
-    columns: Arrays
+    columns: dict[str, Any]
     removed: Mask
 
     @property
@@ -163,13 +157,15 @@ class Snapshot(NamedTuple):
             words[rows >= 0] = segment.codes.take(rows[rows >= 0])
         return words
 
-    def column_of(self, name: str, ids: Ids, column: Column) -> NDArray[Any]:
-        """Return the entries of a column for `ids`, all of which there are."""
-        values = np.empty((len(ids), *column.shape), dtype=column.dtype)
+    def column_of(self, name: str, ids: Ids, column: Column) -> Any:
+        """Return the entries of a column for `ids`, all of which there are, in the form of the column."""
+        parts, places = [], []
         for segment in self.segments:
             rows = segment.find(ids)
-            values[rows >= 0] = segment.columns[name][rows[rows >= 0]]
-        return values
+            places.append(np.flatnonzero(rows >= 0))
+            parts.append(segment.columns[name][rows[rows >= 0]])
+        values = column.joined(parts)
+        return values[np.argsort(np.concatenate(places))] if len(parts) > 1 else values[: len(ids)]
 
 
 class _Buffer:
@@ -180,20 +176,20 @@ class _Buffer:
         self.rows: dict[int, int] = {}
         self._ids = np.empty(capacity, dtype=np.int64)
         self._codes = CodeRows.empty(capacity, n_bits)
-        self._columns: Arrays = {name: np.empty((capacity, *c.shape), dtype=c.dtype) for name, c in columns.items()}
+        self._columns = {name: column.room(capacity) for name, column in columns.items()}
         self.removed: Mask = NOT_HIDDEN
 
     @property
     def capacity(self) -> int:
         return len(self._ids)
 
-    def write(self, ids: Ids, words: Codes, columns: Arrays) -> None:
+    def write(self, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> None:
         """Append rows that fit."""
         start, stop = self.n_rows, self.n_rows + len(ids)
         self._ids[start:stop] = ids
         self._codes.write(start, words)
         for name, values in columns.items():
-            self._columns[name][start:stop] = values
+            self._columns[name].write(start, values)
         self.rows.update(zip(ids.tolist(), range(start, stop), strict=True))
         if self.removed.size:
             self.removed = np.concatenate([self.removed, np.zeros(len(ids), dtype=np.bool_)])
@@ -209,7 +205,7 @@ class _Buffer:
 
     def view(self) -> Segment:
         """View the rows so far, in the order in which they came."""
-        columns = {name: values[: self.n_rows] for name, values in self._columns.items()}
+        columns = {name: values.first(self.n_rows) for name, values in self._columns.items()}
         return Segment(self._ids[: self.n_rows], self._codes.first(self.n_rows), columns, self.removed)
 
 
@@ -226,10 +222,8 @@ class RowStore:
     def __init__(self, n_bits: int, columns: Mapping[str, Column] | None = None) -> None:
         self.n_bits = n_bits
         self.columns = dict(columns or {})
-        row_bytes = 8 * n_words(n_bits) + sum(
-            int(np.dtype(c.dtype).itemsize * np.prod(c.shape, dtype=np.int64)) for c in self.columns.values()
-        )
-        self._buffer_rows = max(_LEAST_ROWS, min(_BUFFER_ROWS, _BUFFER_BYTES // row_bytes))
+        row_bytes = 8 * n_words(n_bits) + sum(column.row_bytes for column in self.columns.values())
+        self._buffer_rows = max(_LEAST_ROWS, min(_BUFFER_ROWS, _BUFFER_BYTES // max(1, row_bytes)))
         self._lock = threading.RLock()
         self._next_id = 0
         self._sealed: tuple[Segment, ...] = ()
@@ -255,14 +249,16 @@ class RowStore:
         """Let new ids start at `next_id` at least."""
         self._next_id = max(self._next_id, next_id)
 
-    def add(self, ids: Ids | None, words: Codes, columns: Arrays | None = None, *, replace: bool = False) -> Ids:
+    def add(
+        self, ids: Ids | None, words: Codes, columns: Mapping[str, Any] | None = None, *, replace: bool = False
+    ) -> Ids:
         """Add rows; all of them become visible at once.
 
         Parameters
         ----------
         ids : int64 array of shape (n,), without repetition, or None for new ones
         words : uint64 array of shape (n, n_words)
-        columns : dict of arrays with n entries each
+        columns : dict of arrays or SparseRows with n entries each; they become the store's own
         replace : bool
             Whether rows that have one of `ids` give way; otherwise such an id is an error.
 
@@ -305,9 +301,18 @@ class RowStore:
     def _replace_all(self, segments: tuple[Segment, ...]) -> None:
         parts = [segment.without_removed() for segment in segments]
         parts = [part for part in parts if part.n_rows]
-        self._sealed = (_joined(parts, self.n_bits),) if parts else ()
+        self._sealed = (self._joined(parts),) if parts else ()
         self._buffer = self._new_buffer(_LEAST_ROWS)
         self._publish()
+
+    def _joined(self, segments: list[Segment]) -> Segment:
+        """Join segments without removed rows to one, in the order of ids."""
+        if len(segments) == 1:
+            return segments[0]
+        words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
+        columns = {name: c.joined([s.columns[name] for s in segments]) for name, c in self.columns.items()}
+        ids = np.concatenate([s.ids for s in segments])
+        return Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
 
     def _new_buffer(self, capacity: int) -> _Buffer:
         return _Buffer(self.n_bits, self.columns, capacity)
@@ -326,10 +331,9 @@ class RowStore:
         self._sealed = tuple(changed)
         self._buffer.remove(ids)
 
-    def _append(self, ids: Ids, words: Codes, columns: Arrays) -> None:
+    def _append(self, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> None:
         if len(ids) >= self._buffer_rows // 2:
-            copied = {name: np.array(values, dtype=self.columns[name].dtype) for name, values in columns.items()}
-            segment = Segment(ids.copy(), CodeRows.of(words, self.n_bits), copied, NOT_HIDDEN)
+            segment = Segment(ids.copy(), CodeRows.of(words, self.n_bits), dict(columns), NOT_HIDDEN)
             self._sealed = (*self._sealed, segment.in_order())
             return
         needed = self._buffer.n_rows + len(ids)
@@ -362,13 +366,3 @@ class RowStore:
         self.__init__(state["n_bits"], state["columns"])  # type: ignore[misc]
         self._next_id, self._sealed = state["next_id"], state["segments"]
         self._publish()
-
-
-def _joined(segments: list[Segment], n_bits: int) -> Segment:
-    """Join segments without removed rows to one, in the order of ids."""
-    if len(segments) == 1:
-        return segments[0]
-    words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
-    columns = {name: np.concatenate([s.columns[name] for s in segments]) for name in segments[0].columns}
-    ids = np.concatenate([s.ids for s in segments])
-    return Segment(ids, CodeRows.of(words, n_bits), columns, NOT_HIDDEN).in_order()

@@ -4,10 +4,11 @@ import json
 import os
 import time
 
+import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import encode
+from benchmarks import datasets, encode, quality, scan
 from benchmarks.harness import Contender, ContenderError, alternate
 
 
@@ -90,3 +91,61 @@ def test_encode(tmp_path, capsys):
         assert row["x hadamard"] == pytest.approx(row["hadamard"] / row["us/vector"])
     assert [row["d"] for row in rows if row["table"] == "memory"] == [2**17]
     assert "above 1: cbeindex is faster" in capsys.readouterr().out
+
+
+def test_scan(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("faiss")
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    monkeypatch.setattr(datasets, "SHARED", tmp_path)
+    path = tmp_path / "scan.jsonl"
+    scan.main(["--quick", "--bits", "1024", "--queries", "1", "5", "--k", "10", "--output", str(path)])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    measured = [row for row in rows if row["table"] == "scan planted"]
+    assert len(measured) == 2 * len(scan.CONTENDERS)
+    for row in measured:
+        assert row["rows"] == 5_000
+        assert row["found"] > 0.99 if row["contender"] == "cascade" else row["found"] == 1
+    assert [row["rows"] for row in rows if row["table"] == "growth planted"][::6] == [312, 1250, 5000]
+    assert "share of exact answer" in capsys.readouterr().out
+
+
+def test_quality(tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(datasets, "SHARED", tmp_path)
+    monkeypatch.setattr(datasets, "planted", lambda n, dim, n_queries: datasets.Dataset("tiny", *tiny_vectors()))
+    path = tmp_path / "quality.jsonl"
+    quality.main(["--quick", "--output", str(path)])
+    rows = [json.loads(line) for line in path.read_text().splitlines() if '"tiny"' in line or "quality" in line]
+    by_method = {row["method"]: row for row in rows if "method" in row}
+    assert {"cbeindex orthogonal, asymmetric", "faiss RaBitQ", "faiss LSH", "faiss ITQ,LSH"} <= set(by_method)
+    for row in by_method.values():
+        assert 0 < row["10@10"] <= row["10@50"] <= row["10@100"] <= 1
+
+
+def tiny_vectors():
+    rng = np.random.default_rng(0)
+    base = rng.standard_normal((300, 32)).astype(np.float32)
+    base /= np.linalg.norm(base, axis=1, keepdims=True)
+    return base, base[:7] + np.float32(0.01)
+
+
+class TestRecall:
+    """Recall of contenders that are known to be perfect, useless, or saved by a tie."""
+
+    base = np.eye(8, dtype=np.float32)[[0, 1, 2, 3, 4, 4, 4, 5]]
+    queries = np.eye(8, dtype=np.float32)[[4, 0]]
+    data = datasets.with_truth(datasets.Dataset("tiny", base, queries), 10)
+
+    def test_truth(self):
+        np.testing.assert_array_equal(self.data.truth[0, :3], [4, 5, 6])
+        assert self.data.truth[1, 0] == 0
+
+    def test_known_answers(self):
+        perfect = self.data.truth[:, :3]
+        assert datasets.recall(self.data, perfect, 1) == 1
+        assert datasets.recall(self.data, np.array([[0, 1, 2], [4, 5, 6]]), 1) == 0
+        assert datasets.recall(self.data, np.array([[-1, -1, -1], [0, -1, -1]]), 1) == 0.5
+
+    def test_a_tie_counts_and_a_repetition_does_not(self):
+        assert datasets.recall(self.data, np.array([[6, 0], [0, 1]]), 1) == 1
+        assert datasets.recall(self.data, np.array([[6, 6, 6], [0, 1, 2]]), 3) == pytest.approx((1 + 3) / 6)

@@ -381,6 +381,7 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
         (lambda i: i.search(CODE.astype(np.int64), 3), TypeError, "queries must be packed bits"),
         (lambda i: i.search(CODE[:, :5], 3), ValueError, r"queries must have shape \(n, 75\)"),
         (lambda i: i.search(CODE, 3, n_threads=0), ValueError, "n_threads must be at least 1"),
+        (lambda i: i.search(CODE, 3, "scan", miss=0.1), ValueError, "miss is for mode='cascade', got mode='scan'"),
         (lambda i: i.search(CODE, 3, "cascade", miss=0), ValueError, "miss must be finite and above 0"),
         (lambda i: i.search(CODE, 3, "cascade", miss=1), ValueError, "miss must be below 1"),
         (lambda i: i.search(CODE, 3, "cascade", miss=np.nan), ValueError, "miss must be finite"),
@@ -560,7 +561,8 @@ class TestReadersBesideAWriter:
             way = n_reads % 5
             if way < 2:
                 mode = ("scan", "cascade")[way]
-                distances, ids = index.search(self.ZERO, 50, mode, miss=1e-9, n_threads=1 + n_reads % 2)
+                miss = 1e-9 if mode == "cascade" else None
+                distances, ids = index.search(self.ZERO, 50, mode, miss=miss, n_threads=1 + n_reads % 2)
                 assert ((distances == MISSING) == (ids == -1)).all()
                 assert (np.diff(distances) >= 0).all()
                 state = self.check_state(distances[ids >= 0], ids[ids >= 0])

@@ -39,7 +39,7 @@ def test_distances(name, dim, shift, size, seed):
     assert fast.dtype == np.float32
     for i in range(len(X)):
         # The stated rounding, and one more of the result.
-        slack = METRICS[name].rounding(expected[i], X, query) + EPS * abs(expected[i])
+        slack = METRICS[name].rounding(expected[i], X, np.arange(len(X)), query) + EPS * abs(expected[i])
         assert abs(fast[i] - expected[i]) <= slack
 
 

@@ -7,6 +7,14 @@ import pytest
 from cbeindex.planner import plan
 
 
+@pytest.fixture(autouse=True)
+def constants(monkeypatch):
+    """The logic is tested here; where the ways cross is measured, and may move."""
+    monkeypatch.setattr("cbeindex.planner._LEAST_CANDIDATES", 640)
+    monkeypatch.setattr("cbeindex.planner._CASCADE_BITS", 2048)
+    monkeypatch.setattr("cbeindex.planner._CASCADE_SHARE", 64)
+
+
 def asked(**changes):
     defaults = {
         "n_bits": 1024, "metric": "cosine", "has_vectors": False, "n_rows": 100_000, "k": 10, "mode": "auto",

@@ -169,8 +169,7 @@ class CirculantEncoder(Encoder):
     def scale_variance(self) -> float:
         """The relative variance of that estimate, over the choice of the encoder."""
         if self.kind == "random":
-            # |R w|^2 is a sum over frequencies of products of two exponential variables, each frequency twice.
-            return 4 / self.n_bits
+            return 2 / self.n_bits  # that of independent rows; the energy of r itself is in the scale
         # Whole blocks keep lengths; of the last one a share of the rows is taken, orthogonal to each other.
         share = self.n_bits % self.length / self.length
         return 2 * share * (1 - share) * self.length / self.n_bits**2

@@ -1,0 +1,177 @@
+"""What is stored of rows beside their codes: columns of fixed width, or sparse ones, behind the same few methods."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ._typing import Rows, Vectors
+
+
+@dataclass(frozen=True)
+class Column:
+    """The kind of a column.
+
+    Attributes
+    ----------
+    dtype : numpy type of the values
+    shape : tuple of int
+        Shape of the entry of one row.
+    is_sparse : bool
+        Whether entries, vectors, are kept as `SparseRows`.
+    """
+
+    dtype: Any
+    shape: tuple[int, ...] = ()
+    is_sparse: bool = False
+
+    @property
+    def row_bytes(self) -> int:
+        """Bytes of a row, as far as they are known before it comes."""
+        return 0 if self.is_sparse else int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
+
+    def room(self, capacity: int) -> GrowingRows | GrowingSparseRows:
+        """Make room for `capacity` rows."""
+        if self.is_sparse:
+            return GrowingSparseRows(capacity, self.dtype)
+        return GrowingRows(np.empty((capacity, *self.shape), dtype=self.dtype))
+
+    def from_dense(self, rows: NDArray[Any]) -> Any:
+        """Return dense entries in the form of the column; the memory is not shared."""
+        return SparseRows.from_dense(rows, self.dtype) if self.is_sparse else np.array(rows, dtype=self.dtype)
+
+    def joined(self, parts: Sequence[Any]) -> Any:
+        """Put the rows of several parts one after the other."""
+        if self.is_sparse:
+            return (
+                SparseRows.joined(parts) if parts else SparseRows.from_dense(np.empty((0, 1), np.float32), self.dtype)
+            )
+        return np.concatenate(parts) if parts else np.empty((0, *self.shape), dtype=self.dtype)
+
+
+@dataclass(frozen=True)
+class GrowingRows:
+    """Rows of fixed width with room for more behind them."""
+
+    _values: NDArray[Any]
+
+    def write(self, start: int, rows: NDArray[Any]) -> None:
+        """Append rows behind the first `start`."""
+        self._values[start : start + len(rows)] = rows
+
+    def first(self, n_rows: int) -> NDArray[Any]:
+        """View the first rows."""
+        return self._values[:n_rows]
+
+
+@dataclass(frozen=True)
+class SparseRows:
+    """Rows of a sparse matrix, compressed like CSR.
+
+    Attributes
+    ----------
+    offsets : int64 array of shape (n_rows + 1,)
+        Row i has the entries [offsets[i], offsets[i + 1]).
+    indices : int32 array
+        Columns of the entries.
+    values : float32 or float16 array
+    """
+
+    offsets: Rows
+    indices: NDArray[np.int32]
+    values: NDArray[Any]
+
+    @classmethod
+    def from_dense(cls, rows: Vectors, dtype: Any) -> SparseRows:
+        """Keep the entries of `rows` that are not 0."""
+        number, column = np.nonzero(rows)
+        offsets = np.zeros(len(rows) + 1, dtype=np.int64)
+        np.cumsum(np.bincount(number, minlength=len(rows)), out=offsets[1:])
+        return cls(offsets, column.astype(np.int32), rows[number, column].astype(dtype))
+
+    @classmethod
+    def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
+        """Put the rows of several parts one after the other."""
+        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        spans = [slice(part.offsets[0], part.offsets[-1]) for part in parts]
+        return cls(
+            offsets,
+            np.concatenate([part.indices[span] for part, span in zip(parts, spans, strict=True)]),
+            np.concatenate([part.values[span] for part, span in zip(parts, spans, strict=True)]),
+        )
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+    def __getitem__(self, rows: slice | Rows) -> SparseRows:
+        """Take some rows: those of a slice in place, others as a copy."""
+        if isinstance(rows, slice):
+            start, stop, _ = rows.indices(len(self))
+            return SparseRows(self.offsets[start : stop + 1], self.indices, self.values)
+        counts = self.offsets[rows + 1] - self.offsets[rows]
+        offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        entries = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        return SparseRows(offsets, self.indices[entries], self.values[entries])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of these rows."""
+        n_entries = int(self.offsets[-1] - self.offsets[0])
+        return self.offsets.nbytes + n_entries * (self.indices.itemsize + self.values.itemsize)
+
+    def products(self, query: Vectors) -> NDArray[np.float64]:
+        """Inner products with a dense vector."""
+        span = slice(self.offsets[0], self.offsets[-1])
+        return self._row_sums(self.values[span].astype(np.float64) * query[self.indices[span]])
+
+    def squares(self) -> NDArray[np.float64]:
+        """Squared norms."""
+        return self._row_sums(self.values[self.offsets[0] : self.offsets[-1]].astype(np.float64) ** 2)
+
+    def to_csr(self, dim: int) -> Any:
+        """Return the rows as a float32 scipy.sparse.csr_array."""
+        from scipy import sparse
+
+        span = slice(self.offsets[0], self.offsets[-1])
+        data = self.values[span].astype(np.float32), self.indices[span].copy(), self.offsets - self.offsets[0]
+        return sparse.csr_array(data, shape=(len(self), dim))
+
+    def _row_sums(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
+        numbers = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        return np.bincount(numbers, weights=terms, minlength=len(self)).astype(np.float64, copy=False)
+
+
+class GrowingSparseRows:
+    """Sparse rows with room for more behind them."""
+
+    def __init__(self, capacity: int, dtype: Any) -> None:
+        self._offsets = np.zeros(capacity + 1, dtype=np.int64)
+        self._indices = np.empty(16 * capacity, dtype=np.int32)
+        self._values = np.empty(16 * capacity, dtype=dtype)
+
+    def write(self, start: int, rows: SparseRows) -> None:
+        """Append rows behind the first `start`."""
+        begin = self._offsets[start]
+        first, last = rows.offsets[0], rows.offsets[-1]
+        end = begin + last - first
+        if end > len(self._indices):  # new arrays: views of the rows so far stay what they are
+            room = max(end, 2 * len(self._indices))
+            self._indices, self._values = _enlarged(self._indices, begin, room), _enlarged(self._values, begin, room)
+        self._indices[begin:end] = rows.indices[first:last]
+        self._values[begin:end] = rows.values[first:last]
+        self._offsets[start + 1 : start + 1 + len(rows)] = rows.offsets[1:] - first + begin
+
+    def first(self, n_rows: int) -> SparseRows:
+        """View the first rows."""
+        return SparseRows(self._offsets[: n_rows + 1], self._indices, self._values)
+
+
+def _enlarged(array: NDArray[Any], n_used: int, room: int) -> NDArray[Any]:
+    larger = np.empty(room, dtype=array.dtype)
+    larger[:n_used] = array[:n_used]
+    return larger

@@ -1,0 +1,93 @@
+"""Columns of fixed width and sparse ones give the same rows back."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbeindex.columns import Column, SparseRows
+
+DIM = 6
+
+
+@st.composite
+def dense_rows(draw, most=8):
+    values = st.sampled_from([0.0, 0.0, 0.0, 1.0, -2.5, 0.25])
+    n = draw(st.integers(0, most))
+    return np.array(
+        draw(st.lists(st.lists(values, min_size=DIM, max_size=DIM), min_size=n, max_size=n)), np.float32
+    ).reshape(n, DIM)
+
+
+def dense(rows):
+    return rows.to_csr(DIM).toarray() if isinstance(rows, SparseRows) else rows
+
+
+columns = pytest.mark.parametrize("column", [Column(np.float32, (DIM,)), Column(np.float16, (DIM,), is_sparse=True)])
+
+
+@columns
+@given(rows=dense_rows(), data=st.data())
+def test_rows_come_back(column, rows, data):
+    stored = column.from_dense(rows)
+    assert len(stored) == len(rows)
+    np.testing.assert_array_equal(dense(stored), rows)
+    stop = data.draw(st.integers(0, len(rows)))
+    np.testing.assert_array_equal(dense(stored[:stop]), rows[:stop])
+    if len(rows):
+        chosen = np.array(data.draw(st.lists(st.integers(0, len(rows) - 1), max_size=5)), dtype=np.int64)
+        np.testing.assert_array_equal(dense(stored[chosen]), rows[chosen])
+        np.testing.assert_array_equal(
+            dense(stored[stop:][chosen[chosen < len(rows) - stop]]), rows[stop:][chosen[chosen < len(rows) - stop]]
+        )
+
+
+@columns
+@given(parts=st.lists(dense_rows(4), max_size=4))
+def test_parts_are_joined(column, parts):
+    joined = column.joined([column.from_dense(part)[:3] for part in parts])
+    expected = np.concatenate([np.empty((0, DIM), np.float32), *(part[:3] for part in parts)])
+    np.testing.assert_array_equal(dense(joined), expected)
+
+
+@columns
+@given(parts=st.lists(dense_rows(30), max_size=4))
+def test_growth_leaves_views_alone(column, parts):
+    """What was seen of growing rows stays as it was, also when more of them need new memory."""
+    room = column.room(200)
+    seen, expected = [], np.empty((0, DIM), np.float32)
+    for part in parts:
+        room.write(len(expected), column.from_dense(part))
+        expected = np.concatenate([expected, part])
+        seen.append((room.first(len(expected)), expected))
+    for rows, wanted in seen:
+        np.testing.assert_array_equal(dense(rows), wanted)
+
+
+def test_sparse_rows_with_many_entries_grow():
+    column = Column(np.float32, (100,), is_sparse=True)
+    room = column.room(2)
+    full = np.arange(1, 201, dtype=np.float32).reshape(2, 100)
+    room.write(0, column.from_dense(full[:1]))
+    before = room.first(1)
+    room.write(1, column.from_dense(full[1:]))
+    np.testing.assert_array_equal(room.first(2).to_csr(100).toarray(), full)
+    np.testing.assert_array_equal(before.to_csr(100).toarray(), full[:1])
+
+
+@given(rows=dense_rows(), start=st.integers(0, 8))
+def test_products_and_squares(rows, start):
+    query = np.arange(DIM, dtype=np.float32) - 2
+    some = SparseRows.from_dense(rows, np.float32)[start:]
+    # Sums of a few multiples of 1/16: exact in float64.
+    np.testing.assert_array_equal(some.products(query), rows[start:] @ query)
+    np.testing.assert_array_equal(some.squares(), (rows[start:] ** 2).sum(axis=1))
+
+
+def test_bytes():
+    rows = np.eye(4, DIM, dtype=np.float32)
+    assert Column(np.float16, (DIM,)).from_dense(rows).nbytes == 4 * DIM * 2
+    stored = Column(np.float16, (DIM,), is_sparse=True).from_dense(rows)
+    assert stored.nbytes == 5 * 8 + 4 * (4 + 2)
+    assert stored[:2].nbytes == 3 * 8 + 2 * (4 + 2)
+    assert Column(np.float32, (DIM,)).row_bytes == 4 * DIM

@@ -1,0 +1,147 @@
+"""CBEIndex in several threads: every answer belongs to one published state, also across the moment of fitting."""
+
+import pickle
+import threading
+
+import numpy as np
+import pytest
+
+from cbeindex import CBEIndex
+
+DIM, ROWS, ALIVE, SECONDS = 16, 8, 3, 1.0
+
+
+def vector_of(batch):
+    """A vector that says which batch it is of, by its length."""
+    return np.full(DIM, batch % 200 + 1, dtype=np.float32)
+
+
+def check_state(distances, ids):
+    """Return the newest batch of an answer that has all ids: consecutive whole batches, each at its own distance.
+
+    The newest may still be at the zero vector, with which every batch begins.
+    """
+    order = np.argsort(ids)
+    distances, ids = distances[order], ids[order]
+    if len(ids) == 0:
+        return -1
+    first, newest = ids[0] // ROWS, ids[-1] // ROWS
+    assert ids.tolist() == list(range(ROWS * first, ROWS * (newest + 1)))
+    n_alive = newest + 1 - first
+    assert n_alive in (ALIVE, ALIVE + 1) or (first == 0 and n_alive <= ALIVE)
+    for batch, found in zip(range(first, newest + 1), distances.reshape(-1, ROWS), strict=True):
+        expected = [DIM * (batch % 200 + 1) ** 2] + ([0] if batch == newest else [])
+        assert found.min() == found.max()
+        assert found[0] in expected
+    return newest
+
+
+def write(index, stop):
+    """Add batch after batch, first as zeros and then as they should be, and remove each when the third has come."""
+    for batch in range(10**9):
+        if stop.is_set():
+            return
+        ids = np.arange(ROWS * (batch + 1) - 1, ROWS * batch - 1, -1)
+        index.add(np.zeros((ROWS, DIM)), ids, n_threads=1)
+        index.add(np.tile(vector_of(batch), (ROWS, 1)), ids, replace=True, n_threads=1)
+        if batch >= ALIVE:
+            index.remove(ids - ROWS * ALIVE)
+        if batch % 7 == 0:
+            index.compact()
+
+
+def read(index, stop, seen):
+    """Ask for everything, in every way; a state is never older than one that was seen before."""
+    query, newest, n_reads = np.zeros(DIM), -1, 0
+    while not stop.is_set():
+        way = n_reads % 5
+        if way < 2:
+            distances, ids = index.search(query, 50, n_candidates=(None, 50)[way], n_threads=1 + n_reads % 2)
+            assert (np.isinf(distances) == (ids == -1)).all()
+            assert (np.diff(distances[ids >= 0]) >= 0).all()
+            state = check_state(distances[ids >= 0], ids[ids >= 0])
+        elif way == 2:
+            state = check_state(*index.range_search(query, np.inf)[1:])
+        elif way == 3:
+            assert len(index) % ROWS == 0
+            ids = index.ids
+            assert len(ids) % ROWS == 0
+            state = ids[-1] // ROWS if len(ids) else -1
+        else:
+            again = pickle.loads(pickle.dumps(index))
+            state = check_state(*again.range_search(query, np.inf)[1:])
+        assert state >= newest
+        newest, n_reads = state, n_reads + 1
+    seen.append(newest)
+
+
+def run_together(index, works, seconds):
+    """Run works, each in a thread of its own, until the time is over or one of them fails; return the errors."""
+    stop, errors = threading.Event(), []
+
+    def run(work):
+        try:
+            work(index, stop)
+        except BaseException as error:
+            errors.append(error)
+            stop.set()
+
+    threads = [threading.Thread(target=run, args=(work,)) for work in works]
+    for thread in threads:
+        thread.start()
+    stop.wait(seconds)
+    stop.set()
+    for thread in threads:
+        thread.join()
+    return errors
+
+
+@pytest.fixture(autouse=True)
+def small_segments(monkeypatch):
+    monkeypatch.setattr("cbeindex.segments._BUFFER_ROWS", 32)
+    monkeypatch.setattr("cbeindex.segments._LEAST_ROWS", 2)
+
+
+@pytest.mark.parametrize("fitted", [True, False])
+def test_readers_beside_a_writer(fitted):
+    """32 rows at most: an index that is not fitted stays so. Squared lengths are exact in float32."""
+    index, seen = CBEIndex(DIM, 64, metric="l2", vectors="float32"), []
+    if fitted:
+        index.fit(np.random.default_rng(0).standard_normal((20, DIM)))
+    readers = [lambda index, stop: read(index, stop, seen)] * 3
+    assert run_together(index, [write, *readers], SECONDS) == []
+    assert index.is_fitted == fitted
+    assert min(seen) > 0  # each reader has seen states come and go
+
+
+def test_readers_while_it_fits(monkeypatch):
+    """Many small indexes, each of which fits itself while it is read: before, after, and nothing between."""
+    monkeypatch.setattr("cbeindex.index._FIRST_ROWS", 3 * ROWS)
+    monkeypatch.setattr("cbeindex.index._LEAST_FIRST_ROWS", 2)
+    for _ in range(6):
+        index, seen, written = CBEIndex(DIM, 64, metric="l2", vectors="float32"), [], threading.Event()
+
+        def write_six(index, stop, written=written):
+            for batch in range(6):
+                ids = np.arange(ROWS * batch, ROWS * (batch + 1))
+                index.add(np.tile(vector_of(batch), (ROWS, 1)), ids, n_threads=1)
+                stop.wait(0.005)
+            written.set()
+
+        def read_all(index, stop, written=written, seen=seen):
+            newest = 0
+            while newest < 6 * ROWS and not stop.is_set():
+                distances, ids = index.search(np.zeros(DIM), 60, n_candidates=60, n_threads=1)
+                n = int((ids >= 0).sum())
+                assert n % ROWS == 0
+                assert n >= newest
+                assert ids[:n].tolist() == list(range(n))
+                assert distances[:n].tolist() == [DIM * (id_ // ROWS + 1) ** 2 for id_ in range(n)]
+                newest = n
+            seen.append(newest)
+            if written.wait(5) and len(seen) == 2:
+                stop.set()
+
+        assert run_together(index, [write_six, read_all, read_all], 10) == []
+        assert seen == [6 * ROWS] * 2
+        assert index.is_fitted

@@ -1,0 +1,170 @@
+"""Estimates and exact distances: unbiased, with the error they state, and no vector read in vain."""
+
+import os
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbeindex import CBEIndex
+from cbeindex.metrics import METRICS
+from cbeindex.rerank import exact_nearest
+from tests import vector_oracles
+
+# More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
+N_SEEDS = 250 * int(os.environ.get("CBEINDEX_TEST_SEEDS", "1"))
+METRIC_NAMES = ("cosine", "l2", "ip")
+
+
+def far_vectors(dim):
+    """Rows and queries off the origin, of norms from 0.1 to 10 times their distance from it; a sample around it."""
+    rng = np.random.default_rng(3)
+    offset = 2 * rng.standard_normal(dim)
+    sizes = np.array([0.1, 1, 3, 10])[:, np.newaxis]
+    rows = offset + sizes * rng.standard_normal((4, dim))
+    queries = offset + sizes[1:3] * rng.standard_normal((2, dim))
+    sample = offset + rng.standard_normal((50, dim))
+    return rows.astype(np.float32), queries.astype(np.float32), sample.astype(np.float32)
+
+
+def estimates_by_seed(metric, dim, n_bits, encoder):
+    """Estimated distances and their standard errors, (n_seeds, n_queries, n_rows)."""
+    rows, queries, sample = far_vectors(dim)
+    estimates, errors = np.empty((2, N_SEEDS, len(queries), len(rows)))
+    for seed in range(N_SEEDS):
+        index = CBEIndex(dim, n_bits, metric=metric, encoder=encoder, seed=seed).fit(sample)
+        index.add(rows)
+        result = index.search(queries, len(rows), rerank="asymmetric", n_threads=1)
+        order = np.argsort(result.ids, axis=1)
+        estimates[seed] = np.take_along_axis(result.distances, order, axis=1)
+        errors[seed] = np.take_along_axis(result.errors, order, axis=1)
+    return estimates, errors
+
+
+def check_estimates(metric, dim, n_bits, encoder):
+    rows, queries, sample = far_vectors(dim)
+    estimates, errors = estimates_by_seed(metric, dim, n_bits, encoder)
+    misses = estimates - vector_oracles.distances(metric, queries, rows)
+    # Five standard errors: one in two million for each of the 96 means.
+    assert (np.abs(misses.mean(axis=0)) < 5 * misses.std(axis=0) / np.sqrt(N_SEEDS)).all()
+    # What is left of b beside P y is orthogonal to it, so that of P z only the part across P y meets an error: the
+    # stated variance is that of queries across the row, and others have 1 - cos^2 of it, down to one half for these.
+    # Rounding of the query adds one or two parts in a hundred, and averages over a sphere are of dim - 1 directions.
+    centre = vector_oracles.prepared(metric, sample).mean(axis=0)
+    Y, Z = (vector_oracles.prepared(metric, a) - centre for a in (rows, queries))
+    cosines = (Z @ Y.T) / np.linalg.norm(Z, axis=1)[:, np.newaxis] / np.linalg.norm(Y, axis=1)
+    assert (cosines**2 < 0.5).all()
+    ratios = (misses**2).mean(axis=0) / (errors**2).mean(axis=0)
+    slack = 5 * (misses**2).std(axis=0) / np.sqrt(N_SEEDS) / (errors**2).mean(axis=0)
+    assert (ratios > 1 - cosines**2 - slack).all()
+    assert (ratios < 1.05 + slack).all()
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+@pytest.mark.parametrize(("dim", "n_bits"), [(64, 24), (64, 64), (60, 150)])
+def test_estimates_are_unbiased_and_their_errors_right(metric, dim, n_bits):
+    check_estimates(metric, dim, n_bits, "orthogonal")
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+def test_estimates_of_the_random_kind(metric):
+    check_estimates(metric, 64, 64, "random")
+
+
+def test_near_vectors_have_small_errors():
+    """Fewer bits than dimensions lose part of every vector, but of the difference of near ones they lose little."""
+    rng = np.random.default_rng(0)
+    X = rng.standard_normal((50, 64)).astype(np.float32)
+    index = CBEIndex(64, 32, metric="l2").fit(X)
+    index.add(X)
+    result = index.search(X + np.float32(0.01) * rng.standard_normal(X.shape).astype(np.float32), 50)
+    own, others = result.errors[result.ids == np.arange(50)[:, np.newaxis]], result.errors
+    assert (own < others.mean(axis=1)).all()
+
+
+class Recording:
+    """Vectors that remember which rows were read."""
+
+    def __init__(self, vectors):
+        self.vectors, self.read = vectors, set()
+
+    def __getitem__(self, rows):
+        self.read |= set(rows.tolist())
+        return self.vectors[rows]
+
+
+@given(
+    metric=st.sampled_from(METRIC_NAMES),
+    n=st.integers(0, 80),
+    k=st.sampled_from([1, 2, 5, 30]),
+    n_centres=st.sampled_from([1, 3, 1_000]),
+    tightness=st.sampled_from([0.0, 0.5, 1.0]),
+    seed=st.integers(0, 99),
+)
+def test_exact_nearest(metric, n, k, n_centres, tightness, seed):
+    """Brute force over the candidates; equal rows make ties, far more of them than are wanted."""
+    rng = np.random.default_rng(seed)
+    centres = rng.standard_normal((n_centres, 10)).astype(np.float32)
+    vectors = Recording(centres[rng.integers(0, n_centres, 100)])
+    query = rng.standard_normal(10).astype(np.float32)
+    rows = rng.permutation(100)[:n]
+    distances = METRICS[metric].distances(vectors.vectors, query)
+    # Bounds from far below the distances to just below them.
+    lower = distances[rows] - np.float32((1 - tightness) * rng.uniform(0, 3, n) + 1e-4)
+    best, near, n_read = exact_nearest(query, METRICS[metric], vectors, rows, lower, k)
+    expected = sorted(rows.tolist(), key=lambda row: (distances[row], row))[:k]
+    np.testing.assert_array_equal(best, expected)
+    np.testing.assert_array_equal(near, distances[expected])
+    assert near.dtype == np.float32
+    assert n_read == len(vectors.read)
+    if n > 4 * k:
+        # The 4 k lowest bounds are read at once; their k-th distance settles which others must be.
+        first = rows[np.argsort(lower, kind="stable")[: 4 * k]]
+        kth = np.sort(distances[first])[k - 1]
+        allowed = set(first.tolist()) | set(rows[lower <= kth + 1e-5].tolist())
+        assert vectors.read <= allowed
+        assert set(rows[lower <= kth - 1e-5].tolist()) <= vectors.read
+    else:
+        assert vectors.read == set(rows.tolist())
+
+
+def test_equal_rows_come_in_the_order_of_their_numbers():
+    vectors = np.tile(np.random.default_rng(0).standard_normal(33).astype(np.float32), (500, 1))
+    for metric in METRICS.values():
+        for rows in (np.arange(500), np.arange(500)[::-1].copy()):
+            lower = np.full(500, -np.inf, dtype=np.float32)
+            best, _, _ = exact_nearest(vectors[0] + 1, metric, vectors, rows, lower, 3)
+            assert best.tolist() == [0, 1, 2]
+
+
+def test_a_bound_that_equals_the_kth_distance_is_read():
+    """Equal rows, the last first, with bounds that are their distances: the first row is still the answer."""
+    vectors = Recording(np.ones((50, 4), dtype=np.float32))
+    lower = np.full(50, 4, dtype=np.float32)
+    best, near, _ = exact_nearest(np.zeros(4, np.float32), METRICS["l2"], vectors, np.arange(50)[::-1], lower, 1)
+    assert (best.tolist(), near.tolist()) == ([0], [4])
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+def test_float64_decides_where_float32_cannot(metric):
+    """Two hundred rows a hair apart, far from the origin: float32 products have lost all of the differences."""
+    rng = np.random.default_rng(1)
+    vectors = (100 + 1e-4 * rng.standard_normal((200, 40))).astype(np.float32)
+    query = (100 + rng.standard_normal(40)).astype(np.float32)
+    best, near, _ = exact_nearest(
+        query, METRICS[metric], vectors, np.arange(200), np.full(200, -np.inf, dtype=np.float32), 5
+    )
+    expected, ids = vector_oracles.nearest(metric, query, vectors, list(range(200)), 5)
+    np.testing.assert_array_equal(best, ids[0])
+    np.testing.assert_allclose(near, expected[0], rtol=1e-6)
+
+
+def test_few_vectors_are_read():
+    X = vector_oracles.clustered(900, 64, n_centres=30)
+    index = CBEIndex(64, 256, vectors="float32").fit(X)
+    index.add(X)
+    result = index.search(X[:20], 5)
+    np.testing.assert_array_equal(result.ids, vector_oracles.nearest("cosine", X[:20], X, list(range(900)), 5)[1])
+    # At least the 4 k that are always read; far from all of the 20 * 900.
+    assert 20 * 20 <= result.stats["vectors_read"] < 20 * 900 / 4
