@@ -103,7 +103,7 @@ class BinaryIndex:
         k : int
         mode : {"auto", "scan", "cascade"}
             "scan" looks at every code: exact. "cascade" looks at 512 bits of every code and at the rest of those that
-            can still be among the nearest; it may overlook some, see `miss`, and pays off above 512 bits. "auto" is
+            can still be among the nearest; it may overlook some, see `miss`, and is a scan up to 1,024 bits. "auto" is
             exact.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.

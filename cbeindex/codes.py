@@ -3,7 +3,7 @@
 Bit j of a code is bit j % 8 of byte j // 8, and so bit j % 64 of little-endian word j // 64; bits past `n_bits` are 0.
 The first words of every row, its head, are stored apart: word by word in blocks of 512 rows, so that one vectorised
 pass counts many rows. The other words, its tail, are stored row by row, so that a single row can be read alone. A code
-of up to 512 bits is all head.
+of up to 1,024 bits is all head.
 """
 
 from __future__ import annotations
@@ -19,7 +19,10 @@ BLOCK_ROWS = 512
 """Rows of a head block; kernels have the number as a literal."""
 
 HEAD_WORDS = 8
-"""Words of a head, 512 bits: 32 KiB a block, which the first-level cache holds."""
+"""Words of the head of a long code, 512 bits: what the cascade looks at first."""
+
+# Codes of up to so many words (1,024 bits) are all head: reading short tails costs more than it saves.
+_ALL_HEAD_WORDS = 16
 
 
 def n_bytes(n_bits: int) -> int:
@@ -69,7 +72,7 @@ class CodeRows:
     @classmethod
     def empty(cls, n_rows: int, n_bits: int) -> CodeRows:
         """Make room for `n_rows` codes, all bits 0."""
-        n_head = min(n_words(n_bits), HEAD_WORDS)
+        n_head = n_words(n_bits) if n_words(n_bits) <= _ALL_HEAD_WORDS else HEAD_WORDS
         return cls(
             np.zeros((-(-n_rows // BLOCK_ROWS), n_head, BLOCK_ROWS), dtype=np.uint64),
             np.zeros((n_rows, n_words(n_bits) - n_head), dtype=np.uint64),

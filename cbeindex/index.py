@@ -230,7 +230,8 @@ class CBEIndex:
         k : int
         mode : {"auto", "scan", "cascade"}
             "scan" looks at every code. "cascade" looks at 512 bits of every code first, and at more of those that can
-            still be among the nearest; for codes above 512 bits. "auto" takes what is faster; `explain` says which.
+            still be among the nearest (codes of up to 1,024 bits it looks at whole). "auto" takes what is faster;
+            `explain` says which.
         rerank : {None, "asymmetric", "exact", "auto"}
             None: order by Hamming distance, which is then what `distances` are. "asymmetric": estimate distances from
             the real-valued query and the codes. "exact": compute them from the kept vectors. "auto": the best that the

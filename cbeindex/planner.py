@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .codes import HEAD_WORDS
-
 # Measured on codes of 832 to 2,048 bits: 99.5 % of the true ten are among the nearest 600 by Hamming distance.
 _LEAST_CANDIDATES = 640
+# Codes of which every row's distance can be estimated in about the time of a Hamming scan and its re-ranking.
+_SHORT_BITS = 512
 # Where the cascade overtakes the scan: codes of so many bits, and no more than one row in so many wanted.
 _CASCADE_BITS = 2048
 _CASCADE_SHARE = 256
@@ -52,7 +52,6 @@ def plan(
     n_candidates: int | None,
 ) -> Plan:
     """Choose the way of a search; an option that the index cannot honour raises ValueError."""
-    is_long = n_bits > 64 * HEAD_WORDS
     if rerank == "exact" and not has_vectors:
         raise ValueError(
             'rerank="exact" needs vectors, and this index keeps codes only: make it with vectors="float32"'
@@ -61,8 +60,6 @@ def plan(
         raise ValueError("n_candidates is how many rows are re-ranked, but rerank is None")
     if n_candidates is not None and n_candidates < k:
         raise ValueError(f"n_candidates must be at least k = {k}, got {n_candidates}")
-    if mode == "cascade" and not is_long:
-        raise ValueError(f"the cascade is for codes above {64 * HEAD_WORDS} bits, these have {n_bits}; use mode='scan'")
     reasons = []
     if rerank == "auto":
         rerank = "exact" if has_vectors else "asymmetric"
@@ -88,7 +85,7 @@ def _why_every_row(n_bits: int, metric: str, n_rows: int, enough: int, mode: str
     """Say why the distances of all rows are estimated, or None where Hamming distances choose among them."""
     if mode == "cascade":
         return None
-    if n_bits <= 64 * HEAD_WORDS:
+    if n_bits <= _SHORT_BITS:
         return f"codes of {n_bits} bits are short"
     if metric != "cosine":
         return f"norms count under {metric!r}, and Hamming distances do not see them"

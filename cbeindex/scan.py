@@ -27,7 +27,7 @@ _LEAST_TASK_ROWS = 8 * BLOCK_ROWS
 _RANGE_TASK_ROWS = 32 * BLOCK_ROWS
 # Head distances that a group of queries keeps between the two passes of the cascade (32 MiB).
 _CASCADE_VALUES = 2**24
-# Queries that share a block while it is in the cache; kernels have the number as a literal.
+# Queries that share a block while it is in the cache.
 _SHARING_QUERIES = 32
 
 

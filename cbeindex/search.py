@@ -92,7 +92,7 @@ class Search:
     def _hamming_keys(self, segment: Segment, plan: Plan, k: int, hidden: Mask) -> Keys:
         assert self.queries is not None
         codes = self.queries.codes
-        if plan.mode == "scan":
+        if plan.mode == "scan" or segment.codes.tail.shape[1] == 0:
             return scan.nearest(segment.codes, segment.n_rows, codes, k, hidden, self.n_threads)
         keys, survivors = scan.cascade(
             segment.codes, segment.n_rows, self.n_bits, codes, k, hidden, scan.DEFAULT_MISS, self.n_threads

@@ -27,13 +27,13 @@ def index_of(codes, n_bits, ids=None):
 
 @pytest.fixture
 def codes():
-    """100 codes of 600 bits, some of them equal."""
-    return some_codes(np.random.default_rng(3), 100, 600, 30, 0.002)
+    """100 codes of 1_100 bits, some of them equal."""
+    return some_codes(np.random.default_rng(3), 100, 1_100, 30, 0.002)
 
 
 @pytest.fixture
 def index(codes):
-    return index_of(codes, 600)
+    return index_of(codes, 1_100)
 
 
 @pytest.fixture
@@ -112,32 +112,32 @@ def test_a_single_query_gives_flat_results(index, codes, options):
 @pytest.mark.parametrize("options", EXACT)
 @pytest.mark.parametrize("n_queries", [0, 1, 3])
 def test_an_empty_index(options, n_queries):
-    index = BinaryIndex(600)
-    queries = np.zeros((n_queries, 75), dtype=np.uint8)
+    index = BinaryIndex(1_100)
+    queries = np.zeros((n_queries, 138), dtype=np.uint8)
     for _ in range(2):
         distances, ids = index.search(queries, 4, **options)
         assert distances.shape == ids.shape == (n_queries, 4)
         assert (distances == MISSING).all()
         assert (ids == -1).all()
-        assert [field.tolist() for field in index.range_search(queries, 600)] == [[0] * (n_queries + 1), [], []]
+        assert [field.tolist() for field in index.range_search(queries, 1_100)] == [[0] * (n_queries + 1), [], []]
         assert (len(index), index.ids.tolist(), 0 in index) == (0, [], False)
-        assert index.get([]).shape == (0, 75)
+        assert index.get([]).shape == (0, 138)
         index.remove([])
         index.compact()
         assert index.add(queries[:0]).shape == (0,)
         # Once more with rows that have come and gone, out of order.
-        index.add(np.zeros((2, 75), dtype=np.uint8), [1, 0])
+        index.add(np.zeros((2, 138), dtype=np.uint8), [1, 0])
         index.remove([0, 1])
 
 
 @pytest.mark.parametrize("options", EXACT)
 def test_no_queries(index, options):
-    result = index.search(np.empty((0, 75), dtype=np.uint8), 4, **options)
+    result = index.search(np.empty((0, 138), dtype=np.uint8), 4, **options)
     assert result.distances.shape == result.ids.shape == (0, 4)
-    assert index.range_search(np.empty((0, 75), dtype=np.uint8), 4).lims.tolist() == [0]
+    assert index.range_search(np.empty((0, 138), dtype=np.uint8), 4).lims.tolist() == [0]
 
 
-@pytest.mark.parametrize("n_bits", [1, 600])
+@pytest.mark.parametrize("n_bits", [1, 1_100])
 def test_more_answers_than_codes(n_bits):
     codes = some_codes(np.random.default_rng(0), 5, n_bits)
     for options in EXACT:
@@ -173,7 +173,7 @@ def test_filters(index, codes):
 
 @pytest.mark.usefixtures("small_buffer")
 def test_threads_do_not_change_the_answer(codes):
-    index = BinaryIndex(600)
+    index = BinaryIndex(1_100)
     for start in range(0, 100, 3):
         index.add(codes[start : start + 3])
     for mode in ("scan", "cascade"):
@@ -214,16 +214,16 @@ def test_codes_in_any_layout(codes):
     read_only.setflags(write=False)
     shifted = np.empty(codes.size + 1, dtype=np.uint8)[1:].reshape(codes.shape)
     shifted[:] = codes
-    expected = index_of(codes, 600).search(codes[:5], 7)
+    expected = index_of(codes, 1_100).search(codes[:5], 7)
     for same in (read_only, shifted, np.asfortranarray(codes), np.repeat(codes, 2, axis=0)[::2], list(codes)):
-        index = index_of(same, 600)
+        index = index_of(same, 1_100)
         np.testing.assert_array_equal(index.get(index.ids), codes)
         np.testing.assert_array_equal(index.search(same[:5], 7).ids, expected.ids)
 
 
 def test_codes_and_ids_are_copied(codes):
     given_codes, given_ids = codes.copy(), np.arange(100)
-    index = index_of(given_codes, 600, given_ids)
+    index = index_of(given_codes, 1_100, given_ids)
     given_codes[:], given_ids[:] = 0, -1
     index.ids[:] = 0
     index.get(5)[:] = 0
@@ -233,7 +233,7 @@ def test_codes_and_ids_are_copied(codes):
 
 
 def test_ids(codes):
-    index = BinaryIndex(600)
+    index = BinaryIndex(1_100)
     ids = index.add(codes[0])
     assert (ids.tolist(), ids.dtype) == ([0], np.int64)
     assert index.add(codes[1:3], [10, 5]).tolist() == [10, 5]
@@ -262,7 +262,7 @@ def test_get(index, codes):
 
 
 def test_replace(index, codes):
-    new = some_codes(np.random.default_rng(9), 3, 600)
+    new = some_codes(np.random.default_rng(9), 3, 1_100)
     assert index.add(new, [50, 3, 200], replace=True).tolist() == [50, 3, 200]
     assert len(index) == 101
     np.testing.assert_array_equal(index.get([3, 50, 200]), new[[1, 0, 2]])
@@ -272,7 +272,7 @@ def test_replace(index, codes):
 
 @pytest.mark.usefixtures("small_buffer")
 def test_remove_and_compact(codes):
-    index = BinaryIndex(600)
+    index = BinaryIndex(1_100)
     for start in range(0, 100, 3):
         index.add(codes[start : start + 3])
     index.remove(4)
@@ -290,14 +290,14 @@ def test_remove_and_compact(codes):
 
 
 def test_merge(index, codes):
-    other = index_of(codes[:10], 600, range(500, 510))
+    other = index_of(codes[:10], 1_100, range(500, 510))
     other.remove(505)
     index.merge(other)
     ids = np.array([*range(100), *range(500, 505), *range(506, 510)])
     np.testing.assert_array_equal(index.ids, ids)
     np.testing.assert_array_equal(index.get(ids[100:]), np.delete(codes[:10], 5, axis=0))
     assert len(other) == 9
-    index.merge(BinaryIndex(600))
+    index.merge(BinaryIndex(1_100))
     assert len(index) == 109
     assert index.add(codes[:1]).tolist() == [510]
 
@@ -305,17 +305,17 @@ def test_merge(index, codes):
 def test_stats(index):
     index.remove([1, 2])
     stats = index.stats()
-    assert (stats["n_bits"], stats["rows"], stats["removed"], stats["segments"]) == (600, 98, 2, 1)
-    # A block of 512 heads of 8 words, and 100 tails of 2 words.
-    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 100 * 2), "ids": 800, "removed": 100}
+    assert (stats["n_bits"], stats["rows"], stats["removed"], stats["segments"]) == (1_100, 98, 2, 1)
+    # A block of 512 heads of 8 words, and 100 tails of 10 words.
+    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 100 * 10), "ids": 800, "removed": 100}
     index.compact()
     stats = index.stats()
     assert (stats["rows"], stats["removed"]) == (98, 0)
-    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 98 * 2), "ids": 784, "removed": 0}
+    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 98 * 10), "ids": 784, "removed": 0}
 
 
 def test_repr(index):
-    assert repr(index) == "BinaryIndex(n_bits=600): 100 codes"
+    assert repr(index) == "BinaryIndex(n_bits=1100): 100 codes"
     assert repr(index_of(np.zeros((1_234, 1), dtype=np.uint8), 3)) == "BinaryIndex(n_bits=3): 1,234 codes"
 
 
@@ -323,7 +323,7 @@ def test_repr(index):
 def test_copies_are_independent(index, codes, again):
     index.remove(99)
     other = again(index)
-    assert (other.n_bits, len(other)) == (600, 99)
+    assert (other.n_bits, len(other)) == (1_100, 99)
     check_search(other, codes[:3], codes[:99], np.arange(99), 10)
     assert other.add(codes[:1]).tolist() == [100]
     other.remove([0, 1])
@@ -333,7 +333,7 @@ def test_copies_are_independent(index, codes, again):
     assert index.add(codes[:1]).tolist() == [100]
 
 
-CODE = np.zeros((1, 75), dtype=np.uint8)
+CODE = np.zeros((1, 138), dtype=np.uint8)
 SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
 
 
@@ -345,9 +345,9 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
         (lambda i: i.add(CODE.astype(float)), TypeError, "dtype uint8, got float64"),
         (lambda i: i.add(np.zeros((1, 10), np.uint64)), TypeError, r"got uint64; .* words.view\(np.uint8\)"),
         (lambda i: i.add(None), TypeError, "dtype uint8, got object"),
-        (lambda i: i.add(np.zeros((2, 74), np.uint8)), ValueError, r"\(n, 75\) or \(75,\), got \(2, 74\)"),
-        (lambda i: i.add(np.zeros(76, np.uint8)), ValueError, r"\(n, 75\) or \(75,\), got \(76,\)"),
-        (lambda i: i.add(np.zeros((1, 1, 75), np.uint8)), ValueError, r"got \(1, 1, 75\)"),
+        (lambda i: i.add(np.zeros((2, 137), np.uint8)), ValueError, r"\(n, 138\) or \(138,\), got \(2, 137\)"),
+        (lambda i: i.add(np.zeros(139, np.uint8)), ValueError, r"\(n, 138\) or \(138,\), got \(139,\)"),
+        (lambda i: i.add(np.zeros((1, 1, 138), np.uint8)), ValueError, r"got \(1, 1, 138\)"),
         (lambda i: i.add(np.uint8(3)), ValueError, r"got \(\)"),
         (lambda i: i.add(CODE, [-1]), ValueError, "ids must be 0 or more, got -1"),
         (lambda i: i.add(CODE, [7]), ValueError, "id 7 is taken; remove it first, or add with replace=True"),
@@ -379,7 +379,7 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
         (lambda i: i.search(CODE, 3, "fast"), ValueError, "'auto', 'scan', 'cascade', got 'fast'"),
         (lambda i: i.search(CODE, 3, None), ValueError, "mode must be one of"),
         (lambda i: i.search(CODE.astype(np.int64), 3), TypeError, "queries must be packed bits"),
-        (lambda i: i.search(CODE[:, :5], 3), ValueError, r"queries must have shape \(n, 75\)"),
+        (lambda i: i.search(CODE[:, :5], 3), ValueError, r"queries must have shape \(n, 138\)"),
         (lambda i: i.search(CODE, 3, n_threads=0), ValueError, "n_threads must be at least 1"),
         (lambda i: i.search(CODE, 3, "scan", miss=0.1), ValueError, "miss is for mode='cascade', got mode='scan'"),
         (lambda i: i.search(CODE, 3, "cascade", miss=0), ValueError, "miss must be finite and above 0"),
@@ -391,12 +391,12 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
         (lambda i: i.search(CODE, 3, allow=np.ones(100, bool)), TypeError, "allow must be integers, got dtype bool"),
         (lambda i: i.range_search(CODE, -1), ValueError, "radius must be at least 0, got -1"),
         (lambda i: i.range_search(CODE, 1.5), TypeError, "radius must be an integer"),
-        (lambda i: i.range_search(CODE[:, :5], 3), ValueError, r"queries must have shape \(n, 75\)"),
+        (lambda i: i.range_search(CODE[:, :5], 3), ValueError, r"queries must have shape \(n, 138\)"),
         (lambda i: i.range_search(CODE, 3, deny="no"), TypeError, "deny must be integers"),
         (lambda i: i.merge(i), ValueError, "id 0 is taken"),
-        (lambda i: i.merge(BinaryIndex(599)), ValueError, "codes of 600 bits, got 599"),
+        (lambda i: i.merge(BinaryIndex(1_099)), ValueError, "codes of 1100 bits, got 1099"),
         (lambda i: i.merge([CODE]), TypeError, "other must be a BinaryIndex, got list"),
-        (lambda i: i.merge(index_of(np.repeat(CODE, 2, 0), 600, [7, 300])), ValueError, "id 7 is taken"),
+        (lambda i: i.merge(index_of(np.repeat(CODE, 2, 0), 1_100, [7, 300])), ValueError, "id 7 is taken"),
         (lambda i: BinaryIndex(0), ValueError, "n_bits must be at least 1, got 0"),
         (lambda i: BinaryIndex(64.0), TypeError, "n_bits must be an integer, got float"),
         (lambda i: BinaryIndex("64"), TypeError, "n_bits must be an integer, got str"),
@@ -418,7 +418,7 @@ def test_bad_input(index, codes, call, error, message):
 class IndexAgainstDict(RuleBasedStateMachine):
     """Writes in random order, and after each of them the answers of a dictionary of codes."""
 
-    @initialize(n_bits=st.sampled_from([3, 64, 70, 600]), seed=st.integers(0, 99))
+    @initialize(n_bits=st.sampled_from([3, 64, 70, 1_100]), seed=st.integers(0, 99))
     def start(self, n_bits, seed):
         self.constants = mock.patch.multiple(segments, _BUFFER_ROWS=8, _LEAST_ROWS=2)
         self.constants.start()
@@ -522,8 +522,8 @@ class TestReadersBesideAWriter:
     is first added with no ones at all and then replaced at once.
     """
 
-    N_BITS, ROWS, ALIVE, SECONDS = 600, 8, 3, 2.0
-    ZERO = np.zeros(75, dtype=np.uint8)
+    N_BITS, ROWS, ALIVE, SECONDS = 1_100, 8, 3, 2.0
+    ZERO = np.zeros(138, dtype=np.uint8)
 
     def code(self, batch):
         return np.packbits(np.arange(self.N_BITS) <= batch % 500, bitorder="little")
@@ -533,7 +533,7 @@ class TestReadersBesideAWriter:
             if stop.is_set():
                 return
             ids = np.arange(self.ROWS * (batch + 1) - 1, self.ROWS * batch - 1, -1)
-            index.add(np.zeros((self.ROWS, 75), dtype=np.uint8), ids)
+            index.add(np.zeros((self.ROWS, 138), dtype=np.uint8), ids)
             index.add(np.tile(self.code(batch), (self.ROWS, 1)), ids, replace=True)
             if batch >= self.ALIVE:
                 index.remove(ids - self.ROWS * self.ALIVE)

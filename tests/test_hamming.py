@@ -17,7 +17,7 @@ from tests.conftest import ROOT
 from tests.strategies import code_batches, masks, some_codes
 
 NONE = np.uint64(2**64 - 1)
-LONG = (513, 575, 577, 1_023, 1_025, 1_600)
+LONG = (1_025, 1_087, 1_089, 1_535, 1_600, 2_100)
 SMALL = (1, 2, 15, 16, 17, 40)
 
 
@@ -36,8 +36,9 @@ def tails_of(queries, rows):
 
 
 def head_distances(queries, words, hidden):
-    """Distances over the first 8 words, the largest uint16 for hidden rows, and the least of each 16 rows."""
-    heads = oracles.hamming(queries[:, :8], words[:, :8]).astype(np.uint16)
+    """Distances over the head, the largest uint16 for hidden rows, and the least of each 16 rows."""
+    n_head = CodeRows.empty(1, 64 * words.shape[1]).n_head
+    heads = oracles.hamming(queries[:, :n_head], words[:, :n_head]).astype(np.uint16)
     if hidden.size:
         heads[:, hidden] = 65_535
     groups = np.pad(heads, ((0, 0), (0, -heads.shape[1] % 16)), constant_values=65_535)
@@ -63,7 +64,7 @@ def test_distances_of_columns(batch):
     n = min(len(words), 512)
     out = np.full(512, 7, dtype=np.int32)
     hamming.add_distances(queries[0], rows.head[0], rows.n_head, n, out)
-    np.testing.assert_array_equal(out[:n], 7 + oracles.hamming(queries[:, :8], words[:n, :8])[0])
+    np.testing.assert_array_equal(out[:n], 7 + oracles.hamming(queries[:, : rows.n_head], words[:n, : rows.n_head])[0])
     assert (out[n:] == 7).all()
 
 
@@ -76,7 +77,7 @@ def test_tails_of_rows(batch, data):
     prefixes = [oracles.hamming(queries[:, : 8 + end], words[:, : 8 + end])[0] for end in ends]
     limits = [int(np.quantile(p, data.draw(st.sampled_from([0.3, 0.7, 1.0])))) for p in prefixes]
     some = np.array(data.draw(st.permutations(range(len(words)))), dtype=np.int64)
-    distances = oracles.hamming(queries[:, :8], words[:, :8])[0][some].astype(np.int64)
+    distances = oracles.hamming(queries[:, : rows.n_head], words[:, : rows.n_head])[0][some].astype(np.int64)
     expected = [row for row in some if all(p[row] <= limit for p, limit in zip(prefixes, limits, strict=True))]
     n_left = hamming.add_tails(
         tails_of(queries, rows)[0], rows.tail, some, distances, len(some),
@@ -290,7 +291,7 @@ from numba.core.types import Array
 from cbeindex import BinaryIndex
 from cbeindex.kernels import hamming
 
-for n_bits in (8, 64, 512, 768, 2_000):
+for n_bits in (8, 64, 512, 1_088, 2_000):
     rng = np.random.default_rng(n_bits)
     codes = rng.integers(0, 256, (5_000, n_bits // 8), dtype=np.uint8)
     index = BinaryIndex(n_bits)

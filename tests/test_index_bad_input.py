@@ -95,7 +95,6 @@ ANY_INDEX = [
     (lambda i: i.search(ONE, 3, "fast"), ValueError, "mode must be one of 'auto', 'scan', 'cascade', got 'fast'"),
     (lambda i: i.search(ONE, 3, "buckets"), ValueError, "mode must be one of"),
     (lambda i: i.search(ONE, 3, None), ValueError, "mode must be one of"),
-    (lambda i: i.search(ONE, 3, "cascade"), ValueError, "the cascade is for codes above 512 bits, these have 64"),
     (lambda i: i.search(ONE, 3, rerank="best"), ValueError, "rerank must be one of 'asymmetric', 'exact', 'auto'"),
     (lambda i: i.search(ONE, 3, rerank=True), ValueError, "rerank must be one of"),
     (lambda i: i.search(ONE, 3, n_candidates=2), ValueError, "n_candidates must be at least k = 3, got 2"),

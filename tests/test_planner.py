@@ -63,7 +63,6 @@ def test_ways(changes, mode, rerank, n_candidates, reason):
         ({"rerank": "exact"}, 'rerank="exact" needs vectors, .* make it with vectors="float32"'),
         ({"rerank": None, "n_candidates": 100}, "n_candidates is how many rows are re-ranked, but rerank is None"),
         ({"n_candidates": 9}, "n_candidates must be at least k = 10, got 9"),
-        ({"mode": "cascade", "n_bits": 512}, "the cascade is for codes above 512 bits, these have 512"),
     ],
 )
 def test_what_an_index_cannot_do(changes, message):

@@ -154,14 +154,14 @@ def scan(
     found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
     counts = np.zeros(n_queries, dtype=np.int64)
     bounds = np.full(n_queries, bound, dtype=np.int32)
-    distances = np.empty((min(n_queries, 32), 512), dtype=np.int32)
+    distances = np.empty((min(n_queries, 64), 512), dtype=np.int32)
     columns = np.empty((8, 512), dtype=np.uint64)
     rows, row_distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
     limits = np.empty(stage_ends.size, dtype=np.int64)
     for block in range(start // 512, (stop + 511) // 512):
         n_rows = min(512, stop - block * 512)
-        for first in range(0, n_queries, 32):  # so many queries share a block while it is in the cache
-            last = min(first + 32, n_queries)
+        for first in range(0, n_queries, 64):  # so many queries share a block while it is in the cache
+            last = min(first + 64, n_queries)
             for query in range(first, last):
                 for row in range(n_rows):
                     distances[query - first, row] = 0
