@@ -29,6 +29,8 @@ class BinaryIndex:
     ----------
     n_bits : int
         Length of the codes; any number, not only multiples of 8 or 64.
+    buckets : None
+        Every code is looked at.
 
     Examples
     --------
@@ -41,7 +43,9 @@ class BinaryIndex:
     (array([0, 1]), array([0, 0], dtype=int32))
     """
 
-    def __init__(self, n_bits: int) -> None:
+    def __init__(self, n_bits: int, buckets: None = None) -> None:
+        if buckets is not None:
+            raise ValueError(f"buckets must be None, got {buckets!r}: this release looks at every code")
         self.n_bits = as_count(n_bits, "n_bits")
         self._rows = RowStore(self.n_bits)
 
@@ -54,7 +58,7 @@ class BinaryIndex:
         return other
 
     def __len__(self) -> int:
-        return self._rows.snapshot().n_rows
+        return self._rows.n_rows
 
     def __contains__(self, id_: object) -> bool:
         return is_id(id_) and bool(self._rows.snapshot().contains(np.array([id_], dtype=np.int64))[0])

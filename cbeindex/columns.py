@@ -129,6 +129,29 @@ class SparseRows:
         span = slice(self.offsets[0], self.offsets[-1])
         return self._row_sums(self.values[span].astype(np.float64) * query[self.indices[span]])
 
+    def squared_distances(self, query: Vectors) -> NDArray[np.float64]:
+        """Squared Euclidean distances to a dense vector, without subtracting large numbers from each other."""
+        span = slice(self.offsets[0], self.offsets[-1])
+        asked = query.astype(np.float64)
+        apart = self._row_sums((self.values[span].astype(np.float64) - asked[self.indices[span]]) ** 2)
+        return apart + self._squares_elsewhere(asked)
+
+    def _squares_elsewhere(self, asked: NDArray[np.float64]) -> NDArray[np.float64]:
+        """Sums of the squares of a vector over the columns where a row has no entry."""
+        places = np.flatnonzero(asked)
+        number = np.full(len(asked), -1)
+        number[places] = np.arange(len(places))
+        sums = np.empty(len(self))
+        step = max(1, 2**22 // max(1, len(places)))  # rows at a time: a table of flags for each
+        for start in range(0, len(self), step):
+            offsets = self.offsets[start : start + step + 1]
+            columns = number[self.indices[offsets[0] : offsets[-1]]]
+            rows = np.repeat(np.arange(len(offsets) - 1), np.diff(offsets))
+            absent = np.ones((len(offsets) - 1, len(places)), dtype=np.bool_)
+            absent[rows[columns >= 0], columns[columns >= 0]] = False
+            sums[start : start + step] = absent @ asked[places] ** 2
+        return sums
+
     def squares(self) -> NDArray[np.float64]:
         """Squared norms."""
         return self._row_sums(self.values[self.offsets[0] : self.offsets[-1]].astype(np.float64) ** 2)
@@ -168,7 +191,8 @@ class GrowingSparseRows:
 
     def first(self, n_rows: int) -> SparseRows:
         """View the first rows."""
-        return SparseRows(self._offsets[: n_rows + 1], self._indices, self._values)
+        n_used = self._offsets[n_rows]
+        return SparseRows(self._offsets[: n_rows + 1], self._indices[:n_used], self._values[:n_used])
 
 
 def _enlarged(array: NDArray[Any], n_used: int, room: int) -> NDArray[Any]:

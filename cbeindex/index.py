@@ -30,8 +30,9 @@ _FIRST_BYTES = 2**26
 _LEAST_FIRST_ROWS = 32
 # Values of vectors, or of projections, that a step of `add` works on: they stay in the second-level cache.
 _STEP_FLOATS = 2**17
-# Values of queries that are searched for at a time.
+# Values of queries, and queries, that are searched for at a time.
 _QUERY_FLOATS = 2**23
+_QUERY_ROWS = 1024
 # Norms above this have squares that float32 cannot hold.
 _LARGEST_NORM = 1e18
 
@@ -119,7 +120,7 @@ class CBEIndex:
         return f"CBEIndex(dim={self.dim}, n_bits={self.n_bits}, metric={self.metric!r}{kept}): {len(self):,} vectors"
 
     def __len__(self) -> int:
-        return self._state.rows.snapshot().n_rows
+        return self._state.rows.n_rows
 
     def __contains__(self, id_: object) -> bool:
         return is_id(id_) and bool(self._state.rows.snapshot().contains(np.array([id_], dtype=np.int64))[0])
@@ -217,6 +218,7 @@ class CBEIndex:
         mode: str = "auto",
         rerank: str | None = "auto",
         n_candidates: int | None = None,
+        n_probes: None = None,
         *,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
@@ -239,6 +241,8 @@ class CBEIndex:
         n_candidates : int, optional
             How many vectors, the nearest in Hamming distance, are re-ranked. By default every vector where codes are
             short or norms count, and max(8 k, 640) otherwise.
+        n_probes : None
+            This index has no buckets to visit.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.
         n_threads : int, optional
@@ -250,6 +254,8 @@ class CBEIndex:
             float32 distances (int32 for `rerank=None`) and int64 ids; `errors` has the standard errors of estimated
             distances. An index that is not fitted yet has vectors in place of codes: its answers are exact.
         """
+        if n_probes is not None:
+            raise ValueError(f"n_probes is the number of buckets visited, and this index has none, got {n_probes!r}")
         source, k, way = self._request(queries, k, mode, rerank, n_candidates)
         searches = self._searches(source, allow, deny, n_threads)
         result = SearchResult.joined([search.nearest(way, k) for search in searches])
@@ -273,7 +279,8 @@ class CBEIndex:
         radius : float
             Inclusive: distance <= radius, in the metric of the index.
         rerank : {"asymmetric", "exact", "auto"}
-            Whether distances are estimates or exact.
+            Whether distances are estimates or exact. Vectors whose estimate is more than four standard errors outside
+            the radius are not read.
         allow, deny, n_threads
             As in `search`.
 
@@ -340,6 +347,8 @@ class CBEIndex:
             their_encoder, their_rows, _ = other._state
             snapshot = their_rows.snapshot()
             names = snapshot.ids()
+            if len(names) == 0:
+                return
             if _same_encoder(encoder, their_encoder) and rows.columns.items() <= their_rows.columns.items():
                 columns = {name: snapshot.column_of(name, names, column) for name, column in rows.columns.items()}
                 rows.add(names, snapshot.codes_of(names, self.n_bits), columns)
@@ -378,7 +387,7 @@ class CBEIndex:
     ) -> Ids:
         """Add rows to an index that is not fitted yet, and fit it when there are enough of them."""
         rows = self._state.rows
-        n_kept = min(source.n_rows, self._n_first - rows.snapshot().n_rows)
+        n_kept = min(source.n_rows, self._n_first - rows.n_rows)
         blocks = [np.empty((0, self.dim), dtype=np.float32)]
         for start, block in source.blocks(_STEP_FLOATS, stop=n_kept):
             self._prepare(source, start, block)  # refuses what codes could not hold either
@@ -386,7 +395,7 @@ class CBEIndex:
             blocks.append(block)
         kept = {"vectors": np.concatenate(blocks)}
         no_codes = np.empty((n_kept, 0), dtype=np.uint64)
-        if rows.snapshot().n_rows + n_kept < self._n_first:
+        if rows.n_rows + n_kept < self._n_first:
             names = rows.add(names, no_codes, kept, replace=replace)
             advance(n_kept)
             return names
@@ -453,6 +462,10 @@ class CBEIndex:
         if self.vectors == "float16" and (np.abs(block) > np.finfo(np.float16).max).any():
             row = first + int(np.abs(block).max(axis=1).argmax())
             raise ValueError(f'vectors="float16" holds values up to 65504, row {row} has larger ones')
+        largest = np.abs(block).max(axis=1, initial=0)
+        if self.vectors == "float16" and ((largest > 0) & (largest < np.finfo(np.float16).tiny)).any():
+            row = first + int(((largest > 0) & (largest < np.finfo(np.float16).tiny)).argmax())
+            raise ValueError(f'vectors="float16" loses values below 6.1e-05, row {row} has smaller ones only')
 
     def _request(
         self, queries: ArrayLike, k: Any, mode: Any, rerank: Any, n_candidates: Any
@@ -479,7 +492,7 @@ class CBEIndex:
         threads = as_n_threads(n_threads)
         allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
-        for first, vectors in source.blocks(_QUERY_FLOATS) if source.n_rows else empty:
+        for first, vectors in source.blocks(min(_QUERY_FLOATS, _QUERY_ROWS * self.dim)) if source.n_rows else empty:
             queries = None
             prepared = self._prepare(source, first, vectors)
             if encoder is not None and geometry is not None:

@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from ._typing import Rows, Vectors
 from .columns import SparseRows
 
+# What rounding in float64 leaves of 1 - 1.
+_COSINE_ROUNDING = 1e-15
 # Squared norms that float32 sums to full precision.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-30, 1e36
 
@@ -76,18 +78,20 @@ class Metric:
         asked = query.astype(np.float64)
         exact: NDArray[np.float64]
         if isinstance(rows, SparseRows):
+            if self.name == "l2":
+                return rows.squared_distances(query).astype(np.float32)
             products, norms = rows.products(query), rows.squares()
-            apart = np.maximum(norms + asked @ asked - 2 * products, 0)
         else:
             wide = rows.astype(np.float64)
-            products, norms, apart = _products(wide, asked), squares(wide), squares(wide - asked)
-        if self.name == "l2":
-            exact = apart
-        elif self.name == "ip":
+            if self.name == "l2":
+                return squares(wide - asked).astype(np.float32)
+            products, norms = _products(wide, asked), squares(wide)
+        if self.name == "ip":
             exact = 1 - products
         else:
             lengths = np.sqrt(norms * (asked @ asked))
             exact = 1 - products / np.where(lengths == 0, 1, lengths)
+            exact[np.abs(exact) < _COSINE_ROUNDING] = 0  # a vector is at distance 0 of itself
         return exact.astype(np.float32)
 
 

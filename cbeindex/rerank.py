@@ -86,7 +86,8 @@ def scalars_of(rows: Vectors, projections: Projections, geometry: Geometry, metr
         factor = 2 * geometry.scale * projected * inverse
         spread = 2 * geometry.scale * np.sqrt(projected * np.maximum(openness - 1, 0) / max(1, n_bits - 1))
         if metric.name == "cosine":
-            offset, factor, spread = (offset - squares(rows)) / 2, factor / 2, spread / 2
+            # The 1 of 1 - cosine is shared out, so that both offsets are small where distances are.
+            offset, factor, spread = (offset + 1 - squares(rows)) / 2, factor / 2, spread / 2
     return {
         "offsets": offset.astype(np.float32),
         "factors": factor.astype(np.float32),
@@ -143,7 +144,7 @@ class AsymmetricQueries:
             offsets = geometry.scale * squares(projections)
             norms, variance = np.sqrt(squares(projections)), geometry.variance
             if metric.name == "cosine":
-                offsets = 1 + (offsets - squares(queries)) / 2
+                offsets = (offsets + 1 - squares(queries)) / 2
         return cls(
             codes,
             planes,
@@ -164,7 +165,10 @@ class AsymmetricQueries:
     def errors(self, distances: Floats, spreads: Floats) -> Floats:
         """Standard errors of estimated distances to rows with these spreads, both (n_queries, any)."""
         products = spreads * self.norms[:, np.newaxis]
-        return np.sqrt(products**2 + np.float32(self.variance) * np.square(distances))
+        if self.variance == 0:
+            return products
+        errors: Floats = np.hypot(products, np.float32(np.sqrt(self.variance)) * distances)
+        return errors
 
 
 def estimate_all(

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from types import MappingProxyType
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -30,22 +32,22 @@ class SearchResult(_SearchResult):
     stats : dict
         What the search did: its mode, the rows it looked at, and what else the mode counts.
     errors : float32 array of the same shape, or None
-        Standard errors of estimated distances.
+        Standard errors of estimated distances, each by itself: the nearest of many are a little nearer than they are.
     """
 
-    stats: dict[str, Any]
-    errors: NDArray[np.float32] | None
+    stats: Mapping[str, Any] = MappingProxyType({})
+    errors: NDArray[np.float32] | None = None
 
     def __new__(
         cls,
         distances: NDArray[Any],
         ids: Ids,
-        stats: dict[str, Any] | None = None,
+        stats: Mapping[str, Any] | None = None,
         errors: NDArray[np.float32] | None = None,
     ) -> SearchResult:
         """Keep `stats` and `errors` beside the two fields."""
         result = super().__new__(cls, distances, ids)
-        result.stats, result.errors = stats or {}, errors
+        result.stats, result.errors = dict(stats or {}), errors
         return result
 
     @classmethod

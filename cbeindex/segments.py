@@ -241,6 +241,12 @@ class RowStore:
         return Snapshot(tuple(segment for segment in (*sealed, cached[1]) if segment.n_rows))
 
     @property
+    def n_rows(self) -> int:
+        """Rows that can be found."""
+        sealed, newest = self._published
+        return sum(segment.n_rows - segment.n_removed for segment in (*sealed, newest))
+
+    @property
     def next_id(self) -> int:
         """The least number above all ids that there ever were."""
         return self._next_id
