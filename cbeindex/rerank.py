@@ -170,6 +170,13 @@ class AsymmetricQueries:
         errors: Floats = np.hypot(products, np.float32(np.sqrt(self.variance)) * distances)
         return errors
 
+    def lower_bounds(self, distances: Floats, columns: Arrays, rows: Rows, n_errors: float) -> Floats:
+        """What estimated distances are at least: so many standard errors less, and what rounding may hide."""
+        parts = np.abs(columns["offsets"][rows]) + np.abs(self.offsets[:, np.newaxis]) + np.abs(distances)
+        rounding = np.float32(16 * np.finfo(np.float32).eps) * parts
+        bounds: Floats = distances - n_errors * self.errors(distances, columns["spreads"][rows]) - rounding
+        return bounds
+
 
 def estimate_all(
     queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, k: int, hidden: Mask, bounds: Floats, n_threads: int

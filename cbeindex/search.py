@@ -119,8 +119,8 @@ class Search:
         valid = keys != scan.NONE
         rows = [scan.rows_of(row[ok]) for row, ok in zip(keys, valid, strict=True)]
         near = np.where(valid, estimates, 0)
-        spreads = segment.columns["spreads"][np.where(valid, scan.rows_of(keys), 0)]
-        lower = near - _SURE * self.queries.errors(near, spreads)
+        every = np.where(valid, scan.rows_of(keys), 0)
+        lower = self.queries.lower_bounds(near, segment.columns, every, _SURE)
         return self._exactly(segment, rows, [low[ok] for low, ok in zip(lower, valid, strict=True)], k)
 
     def _exactly_of_all(self, segment: Segment, hidden: Mask, k: int) -> tuple[NDArray[Any], Ids]:
@@ -162,8 +162,8 @@ class Search:
                 estimates = rerank.estimate_rows(
                     query, segment.codes, segment.columns, rows[np.newaxis], self.n_threads
                 )
-                errors = query.errors(estimates, segment.columns["spreads"][rows][np.newaxis])
-                rows = rows[(estimates - _SURE * errors <= radius)[0]]
+                lower = query.lower_bounds(estimates, segment.columns, rows[np.newaxis], _SURE)
+                rows = rows[lower[0] <= radius]
             vectors = segment.columns["vectors"]
             parts = [rows[start : start + _READ_ROWS] for start in range(0, len(rows), _READ_ROWS)]
             near = np.concatenate(
