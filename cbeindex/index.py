@@ -12,11 +12,12 @@ from numpy.typing import ArrayLike
 
 from ._progress import progress_bar
 from ._threads import as_n_threads, for_each_chunk
-from ._typing import Codes, Ids, Projections, Vectors
+from ._typing import Codes, Ids, Vectors
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
 from .codes import n_words, to_words
 from .columns import Column
 from .encoders import KINDS, CirculantEncoder, Encoder
+from .encoders.foreign import checked_encoder, fitted_copy, is_ready, project_rows, same_encoder
 from .metrics import METRICS
 from .planner import MODES, RERANKS, Plan, plan
 from .rerank import SCALARS, AsymmetricQueries, Geometry, scalars_of
@@ -105,12 +106,12 @@ class CBEIndex:
         if isinstance(encoder, str):
             self._prototype: Encoder = CirculantEncoder(dim, n_bits, as_choice(encoder, "encoder", KINDS), seed)
         else:
-            self._prototype = _checked_encoder(encoder, dim, n_bits)
+            self._prototype = checked_encoder(encoder, dim, n_bits)
         self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
         self._n_first = max(_LEAST_FIRST_ROWS, min(_FIRST_ROWS, _FIRST_BYTES // (4 * self.dim)))
         self._keeps_sparse = False
         self._lock = threading.RLock()
-        if _is_fitted(self._prototype):
+        if is_ready(self._prototype):
             self._state = _State.of(self._prototype, self._new_rows())
         else:
             self._state = _State(None, RowStore(0, {"vectors": Column(np.float32, (self.dim,))}), None)
@@ -164,7 +165,7 @@ class CBEIndex:
             column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
             parts = [column.from_dense(self._metric.prepare(rows)) for _, rows in source.blocks(_STEP_FLOATS)]
             sample = column.joined(parts)
-            encoder = _fitted(self._prototype, sample.to_csr(self.dim) if source.is_sparse else sample)
+            encoder = fitted_copy(self._prototype, sample.to_csr(self.dim) if source.is_sparse else sample)
             self._state = _State.of(encoder, self._encoded(encoder, self._state.rows))
         return self
 
@@ -349,7 +350,7 @@ class CBEIndex:
             names = snapshot.ids()
             if len(names) == 0:
                 return
-            if _same_encoder(encoder, their_encoder) and rows.columns.items() <= their_rows.columns.items():
+            if same_encoder(encoder, their_encoder) and rows.columns.items() <= their_rows.columns.items():
                 columns = {name: snapshot.column_of(name, names, column) for name, column in rows.columns.items()}
                 rows.add(names, snapshot.codes_of(names, self.n_bits), columns)
             else:
@@ -404,7 +405,7 @@ class CBEIndex:
         first_names = first.add(None if names is None else names[:n_kept], no_codes, kept, replace=replace)
         snapshot = first.snapshot()
         sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
-        encoder = _fitted(self._prototype, self._metric.prepare(sample))
+        encoder = fitted_copy(self._prototype, self._metric.prepare(sample))
         fitted = self._encoded(encoder, first)
         advance(n_kept)
         words, columns = self._encode(encoder, source, n_kept, n_threads, advance)
@@ -436,7 +437,7 @@ class CBEIndex:
         def task(begin: int, end: int) -> None:
             for first, block in source.blocks(step * self.dim, start + begin, start + end):
                 prepared = self._prepare(source, first, block)
-                projections = _project(encoder, prepared, 1)
+                projections = project_rows(encoder, prepared, 1)
                 here = first - start
                 codes = np.packbits(projections >= 0, axis=1, bitorder="little")
                 words[here : here + len(block)] = to_words(codes, self.n_bits)
@@ -496,46 +497,6 @@ class CBEIndex:
             queries = None
             prepared = self._prepare(source, first, vectors)
             if encoder is not None and geometry is not None:
-                projections = _project(encoder, prepared, threads)
+                projections = project_rows(encoder, prepared, threads)
                 queries = AsymmetricQueries.of(prepared, projections, geometry, self._metric)
             yield Search(segments, self._metric, vectors, queries, self.n_bits, allowed, denied, threads)
-
-
-def _checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
-    """Return a copy of an encoder that a user made, after a look at whether it can be one."""
-    for name in ("dim", "n_bits", "fit", "project", "encode"):
-        if not hasattr(encoder, name):
-            raise TypeError(f"encoder must be one of {KINDS}, or an object with dim, n_bits, fit, project and encode")
-    if encoder.dim != as_count(dim, "dim"):
-        raise ValueError(f"encoder must be for dim={dim}, got one for dim={encoder.dim}")
-    if n_bits is not None and encoder.n_bits != as_count(n_bits, "n_bits"):
-        raise ValueError(f"n_bits is {n_bits}, but the encoder makes {encoder.n_bits} bits; leave n_bits out")
-    copied: Encoder = copy.deepcopy(encoder)
-    return copied
-
-
-def _is_fitted(encoder: Encoder) -> bool:
-    """Tell whether an encoder can be used as it is; one that does not say so can."""
-    return bool(getattr(encoder, "is_fitted", True))
-
-
-def _fitted(prototype: Encoder, sample: Any) -> Encoder:
-    """Return a fitted copy of an encoder."""
-    encoder = copy.deepcopy(prototype)
-    encoder.fit(sample)
-    return encoder
-
-
-def _project(encoder: Encoder, rows: Vectors, n_threads: int) -> Projections:
-    """Project rows; encoders that are not ours need not know about threads."""
-    if isinstance(encoder, Encoder):
-        return encoder.project(rows, n_threads=n_threads)
-    return np.asarray(encoder.project(rows), dtype=np.float32)
-
-
-def _same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:
-    """Tell whether codes of the one are codes of the other."""
-    if not isinstance(ours, Encoder) or not isinstance(theirs, Encoder) or ours.config() != theirs.config():
-        return False
-    arrays, others = ours.to_arrays(), theirs.to_arrays()
-    return arrays.keys() == others.keys() and all(np.array_equal(arrays[name], others[name]) for name in arrays)

@@ -1,0 +1,53 @@
+"""Encoders that users bring: what an index needs of any encoder, whether it is one of ours or not."""
+
+from __future__ import annotations
+
+import copy
+from typing import Any
+
+import numpy as np
+
+from .._typing import Projections, Vectors
+from .._validation import as_count
+from .base import Encoder
+from .circulant import KINDS
+
+
+def checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
+    """Return a copy of an encoder that a user made, after a look at whether it can be one."""
+    for name in ("dim", "n_bits", "fit", "project", "encode"):
+        if not hasattr(encoder, name):
+            raise TypeError(f"encoder must be one of {KINDS}, or an object with dim, n_bits, fit, project and encode")
+    if encoder.dim != as_count(dim, "dim"):
+        raise ValueError(f"encoder must be for dim={dim}, got one for dim={encoder.dim}")
+    if n_bits is not None and encoder.n_bits != as_count(n_bits, "n_bits"):
+        raise ValueError(f"n_bits is {n_bits}, but the encoder makes {encoder.n_bits} bits; leave n_bits out")
+    copied: Encoder = copy.deepcopy(encoder)
+    return copied
+
+
+def is_ready(encoder: Encoder) -> bool:
+    """Tell whether an encoder can be used as it is; one that does not say so can."""
+    return bool(getattr(encoder, "is_fitted", True))
+
+
+def fitted_copy(prototype: Encoder, sample: Any) -> Encoder:
+    """Return a fitted copy of an encoder."""
+    encoder = copy.deepcopy(prototype)
+    encoder.fit(sample)
+    return encoder
+
+
+def project_rows(encoder: Encoder, rows: Vectors, n_threads: int) -> Projections:
+    """Project rows; encoders that are not ours need not know about threads."""
+    if isinstance(encoder, Encoder):
+        return encoder.project(rows, n_threads=n_threads)
+    return np.asarray(encoder.project(rows), dtype=np.float32)
+
+
+def same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:
+    """Tell whether codes of the one are codes of the other."""
+    if not isinstance(ours, Encoder) or not isinstance(theirs, Encoder) or ours.config() != theirs.config():
+        return False
+    arrays, others = ours.to_arrays(), theirs.to_arrays()
+    return arrays.keys() == others.keys() and all(np.array_equal(arrays[name], others[name]) for name in arrays)
