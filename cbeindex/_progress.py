@@ -1,5 +1,6 @@
 """Progress on long work, for those who ask for it."""
 
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -14,5 +15,11 @@ def progress_bar(wanted: bool, total: int, unit: str) -> Iterator[Callable[[int]
         from tqdm.auto import tqdm
     except ImportError:
         raise ImportError("progress=True needs tqdm: pip install tqdm") from None
+    lock = threading.Lock()  # several threads report, and a bar adds up without one
     with tqdm(total=total, unit=f" {unit}", unit_scale=True) as bar:
-        yield bar.update
+
+        def advance(n: int) -> None:
+            with lock:
+                bar.update(n)
+
+        yield advance

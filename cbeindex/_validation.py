@@ -123,10 +123,18 @@ class VectorSource:
         taken = self._rows[rows]
         with np.errstate(over="ignore"):  # a float64 that is too large becomes infinite, for `refuse` to name
             if is_sparse(taken):
-                # Entries at the same place are added up, which small integers would not survive.
-                taken = taken.astype(np.float64 if taken.dtype.kind in "iub" else taken.dtype).toarray()
+                taken = _summable(taken).toarray()
             block: Vectors = taken.astype(np.float32, order="C", copy=False)
         return block
+
+    def read_sparse(self, rows: slice) -> Any:
+        """Return some rows of a sparse source as a float32 CSR array of entries that are not 0, in order."""
+        taken = _summable(self._rows[rows])
+        taken.sum_duplicates()
+        with np.errstate(over="ignore"):
+            taken = taken.astype(np.float32)
+        taken.eliminate_zeros()
+        return taken
 
     def blocks(self, n_floats: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Vectors]]:
         """Read rows [start, stop) in blocks of about `n_floats` values: pairs of first row and finite rows."""
@@ -148,6 +156,11 @@ class VectorSource:
                 f"row {row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
             )
         raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
+
+
+def _summable(csr: Any) -> Any:
+    """Copy CSR rows in a type in which entries at the same place can be added up, which small integers cannot."""
+    return csr.astype(np.float64 if csr.dtype.kind in "iub" else csr.dtype, copy=True)
 
 
 def _as_dense(array: ArrayLike, dim: int, name: str) -> NDArray[Any]:

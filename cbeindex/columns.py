@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._typing import Rows, Vectors
+from ._validation import VectorSource
 
 
 @dataclass(frozen=True)
@@ -43,6 +44,13 @@ class Column:
     def from_dense(self, rows: NDArray[Any]) -> Any:
         """Return dense entries in the form of the column; the memory is not shared."""
         return SparseRows.from_dense(rows, self.dtype) if self.is_sparse else np.array(rows, dtype=self.dtype)
+
+    def read(self, source: VectorSource, rows: slice, block: Vectors) -> Any:
+        """Return some rows of `source`, which are `block`, in the form of the column."""
+        if self.is_sparse and source.is_sparse:
+            csr = source.read_sparse(rows)
+            return SparseRows(csr.indptr.astype(np.int64), csr.indices.astype(np.int32), csr.data.astype(self.dtype))
+        return self.from_dense(block)
 
     def joined(self, parts: Sequence[Any]) -> Any:
         """Put the rows of several parts one after the other."""
@@ -155,6 +163,12 @@ class SparseRows:
     def squares(self) -> NDArray[np.float64]:
         """Squared norms."""
         return self._row_sums(self.values[self.offsets[0] : self.offsets[-1]].astype(np.float64) ** 2)
+
+    def scaled(self, scales: NDArray[np.float64]) -> SparseRows:
+        """Return the rows, each times a number."""
+        span = slice(self.offsets[0], self.offsets[-1])
+        factors = np.repeat(scales, np.diff(self.offsets)).astype(np.float32)
+        return SparseRows(self.offsets - self.offsets[0], self.indices[span], self.values[span] * factors)
 
     def to_csr(self, dim: int) -> Any:
         """Return the rows as a float32 scipy.sparse.csr_array."""

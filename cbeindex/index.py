@@ -5,37 +5,32 @@ from __future__ import annotations
 import copy
 import threading
 from collections.abc import Callable, Iterator
+from dataclasses import replace as replace_fields
 from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._progress import progress_bar
-from ._threads import as_n_threads, for_each_chunk
-from ._typing import Codes, Ids, Vectors
+from ._threads import as_n_threads
+from ._typing import Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
-from .codes import n_words, to_words
 from .columns import Column
 from .encoders import KINDS, CirculantEncoder, Encoder
-from .encoders.foreign import checked_encoder, fitted_copy, is_ready, project_rows, same_encoder
+from .encoders.foreign import checked_encoder, is_ready, project_rows, same_encoder
+from .ingest import Ingest
 from .metrics import METRICS
 from .planner import MODES, RERANKS, Plan, plan
-from .rerank import SCALARS, AsymmetricQueries, Geometry, scalars_of
+from .rerank import AsymmetricQueries, Geometry
 from .results import RangeResult, SearchResult
 from .search import Search
 from .segments import RowStore
 
-# An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
-_FIRST_ROWS = 2**13
-_FIRST_BYTES = 2**26
-_LEAST_FIRST_ROWS = 32
-# Values of vectors, or of projections, that a step of `add` works on: they stay in the second-level cache.
-_STEP_FLOATS = 2**17
+# Values of a sample that are read at a time.
+_FIT_FLOATS = 2**20
 # Values of queries, and queries, that are searched for at a time.
 _QUERY_FLOATS = 2**23
 _QUERY_ROWS = 1024
-# Norms above this have squares that float32 cannot hold.
-_LARGEST_NORM = 1e18
 
 
 class _State(NamedTuple):
@@ -108,13 +103,12 @@ class CBEIndex:
         else:
             self._prototype = checked_encoder(encoder, dim, n_bits)
         self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
-        self._n_first = max(_LEAST_FIRST_ROWS, min(_FIRST_ROWS, _FIRST_BYTES // (4 * self.dim)))
-        self._keeps_sparse = False
+        self._ingest = Ingest(self.dim, self.n_bits, self._metric, self.vectors)
         self._lock = threading.RLock()
         if is_ready(self._prototype):
             self._state = _State.of(self._prototype, self._new_rows())
         else:
-            self._state = _State(None, RowStore(0, {"vectors": Column(np.float32, (self.dim,))}), None)
+            self._state = _State(None, self._first_rows(), None)
 
     def __repr__(self) -> str:
         kept = f", vectors={self.vectors!r}" if self.vectors else ""
@@ -163,9 +157,8 @@ class CBEIndex:
             if source.n_rows < 2:
                 raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
             column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
-            parts = [column.from_dense(self._metric.prepare(rows)) for _, rows in source.blocks(_STEP_FLOATS)]
-            sample = column.joined(parts)
-            encoder = fitted_copy(self._prototype, sample.to_csr(self.dim) if source.is_sparse else sample)
+            sample = column.joined([column.from_dense(rows) for _, rows in source.blocks(_FIT_FLOATS)])
+            encoder = self._ingest.fit(self._prototype, sample)
             self._state = _State.of(encoder, self._encoded(encoder, self._state.rows))
         return self
 
@@ -203,13 +196,12 @@ class CBEIndex:
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
             encoder, rows, _ = self._state
             if rows.next_id == 0:  # the first vectors decide in which form vectors are kept
-                self._keeps_sparse = source.is_sparse
+                self._ingest = replace_fields(self._ingest, keeps_sparse=source.is_sparse)
+                rows = self._first_rows() if encoder is None else self._new_rows()
+                self._state = self._state._replace(rows=rows)
             if encoder is None:
                 return self._add_first(source, names, replace, threads, advance)
-            if rows.next_id == 0:
-                rows = self._new_rows()
-                self._state = self._state._replace(rows=rows)
-            words, columns = self._encode(encoder, source, 0, threads, advance)
+            words, columns = self._ingest.encode(encoder, source, 0, threads, advance)
             return rows.add(names, words, columns, replace=replace)
 
     def search(
@@ -377,38 +369,28 @@ class CBEIndex:
         self.__dict__.update(state)
         self._lock = threading.RLock()
 
-    def _new_rows(self) -> RowStore:
-        columns = dict(SCALARS)
-        if self.vectors is not None:
-            columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self._keeps_sparse)
-        return RowStore(self.n_bits, columns)
-
     def _add_first(
         self, source: VectorSource, names: Ids | None, replace: bool, n_threads: int, advance: Callable[[int], object]
     ) -> Ids:
         """Add rows to an index that is not fitted yet, and fit it when there are enough of them."""
         rows = self._state.rows
-        n_kept = min(source.n_rows, self._n_first - rows.n_rows)
-        blocks = [np.empty((0, self.dim), dtype=np.float32)]
-        for start, block in source.blocks(_STEP_FLOATS, stop=n_kept):
-            self._prepare(source, start, block)  # refuses what codes could not hold either
-            self._refuse_overflow(start, block)
-            blocks.append(block)
-        kept = {"vectors": np.concatenate(blocks)}
+        vectors, is_enough = self._ingest.read_first(source, rows)
+        n_kept = len(vectors)
         no_codes = np.empty((n_kept, 0), dtype=np.uint64)
-        if rows.n_rows + n_kept < self._n_first:
-            names = rows.add(names, no_codes, kept, replace=replace)
+        if not is_enough:
+            names = rows.add(names, no_codes, {"vectors": vectors}, replace=replace)
             advance(n_kept)
             return names
-        # Enough to fit. All of it happens to the side, so that a failure changes nothing.
+        # All of it happens to the side, so that a failure changes nothing.
         first = copy.copy(rows)
-        first_names = first.add(None if names is None else names[:n_kept], no_codes, kept, replace=replace)
+        kept_names = None if names is None else names[:n_kept]
+        first_names = first.add(kept_names, no_codes, {"vectors": vectors}, replace=replace)
         snapshot = first.snapshot()
         sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
-        encoder = fitted_copy(self._prototype, self._metric.prepare(sample))
+        encoder = self._ingest.fit(self._prototype, sample)
         fitted = self._encoded(encoder, first)
         advance(n_kept)
-        words, columns = self._encode(encoder, source, n_kept, n_threads, advance)
+        words, columns = self._ingest.encode(encoder, source, n_kept, n_threads, advance)
         other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
         self._state = _State.of(encoder, fitted)
         return np.concatenate([first_names, other_names])
@@ -417,56 +399,18 @@ class CBEIndex:
         """Turn rows kept as vectors into codes."""
         snapshot = first.snapshot()
         names = snapshot.ids()
-        source = VectorSource(snapshot.column_of("vectors", names, first.columns["vectors"]), self.dim)
+        vectors = snapshot.column_of("vectors", names, first.columns["vectors"])
+        source = VectorSource(vectors.to_csr(self.dim) if self._ingest.keeps_sparse else vectors, self.dim)
         rows = self._new_rows()
         rows.reserve(first.next_id)
-        rows.add(names, *self._encode(encoder, source, 0, as_n_threads(None), lambda n: None))
+        rows.add(names, *self._ingest.encode(encoder, source, 0, as_n_threads(None), lambda n: None))
         return rows
 
-    def _encode(
-        self, encoder: Encoder, source: VectorSource, start: int, n_threads: int, advance: Callable[[int], object]
-    ) -> tuple[Codes, dict[str, Any]]:
-        """Encode rows from `start` on: codes, and what else is stored of them."""
-        n = source.n_rows - start
-        words = np.empty((n, n_words(self.n_bits)), dtype=np.uint64)
-        kinds = self._new_rows().columns
-        geometry = Geometry.of(encoder)
-        step = max(1, _STEP_FLOATS // max(self.dim, self.n_bits))
-        parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in kinds}
+    def _first_rows(self) -> RowStore:
+        return RowStore(0, {"vectors": self._ingest.first_column})
 
-        def task(begin: int, end: int) -> None:
-            for first, block in source.blocks(step * self.dim, start + begin, start + end):
-                prepared = self._prepare(source, first, block)
-                projections = project_rows(encoder, prepared, 1)
-                here = first - start
-                codes = np.packbits(projections >= 0, axis=1, bitorder="little")
-                words[here : here + len(block)] = to_words(codes, self.n_bits)
-                for name, values in scalars_of(prepared, projections, geometry, self._metric).items():
-                    parts[name][here // step] = values
-                if "vectors" in kinds:
-                    self._refuse_overflow(first, block)
-                    parts["vectors"][here // step] = kinds["vectors"].from_dense(block)
-                advance(len(block))
-
-        for_each_chunk(task, n, step, n_threads)
-        return words, {name: kinds[name].joined(parts[name]) for name in kinds}
-
-    def _prepare(self, source: VectorSource, first: int, block: Vectors) -> Vectors:
-        """Prepare rows for the encoder; refuse those whose numbers would overflow."""
-        norms = np.sqrt(np.einsum("ij,ij->i", block, block, dtype=np.float64))
-        if self.metric != "cosine" and (norms > _LARGEST_NORM).any():
-            source.refuse(first + int(norms.argmax()))
-        return self._metric.prepare(block)
-
-    def _refuse_overflow(self, first: int, block: Vectors) -> None:
-        """Refuse rows to be kept in float16 that it cannot hold."""
-        if self.vectors == "float16" and (np.abs(block) > np.finfo(np.float16).max).any():
-            row = first + int(np.abs(block).max(axis=1).argmax())
-            raise ValueError(f'vectors="float16" holds values up to 65504, row {row} has larger ones')
-        largest = np.abs(block).max(axis=1, initial=0)
-        if self.vectors == "float16" and ((largest > 0) & (largest < np.finfo(np.float16).tiny)).any():
-            row = first + int(((largest > 0) & (largest < np.finfo(np.float16).tiny)).argmax())
-            raise ValueError(f'vectors="float16" loses values below 6.1e-05, row {row} has smaller ones only')
+    def _new_rows(self) -> RowStore:
+        return RowStore(self.n_bits, self._ingest.columns)
 
     def _request(
         self, queries: ArrayLike, k: Any, mode: Any, rerank: Any, n_candidates: Any
@@ -495,7 +439,7 @@ class CBEIndex:
         empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
         for first, vectors in source.blocks(min(_QUERY_FLOATS, _QUERY_ROWS * self.dim)) if source.n_rows else empty:
             queries = None
-            prepared = self._prepare(source, first, vectors)
+            prepared = self._ingest.prepare(source, first, vectors)
             if encoder is not None and geometry is not None:
                 projections = project_rows(encoder, prepared, threads)
                 queries = AsymmetricQueries.of(prepared, projections, geometry, self._metric)

@@ -179,11 +179,25 @@ class AsymmetricQueries:
 
 
 def estimate_all(
-    queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, k: int, hidden: Mask, bounds: Floats, n_threads: int
+    queries: AsymmetricQueries,
+    codes: CodeRows,
+    columns: Arrays,
+    k: int,
+    hidden: Mask,
+    n_threads: int,
+    *,
+    bounds: Floats | None = None,
+    n_errors: float = 0.0,
 ) -> Keys:
-    """Estimate the distance of every row; return the keys of the `k` nearest within `bounds`, ascending."""
+    """Estimate the distance of every row; return the keys of the `k` nearest within `bounds`, ascending.
+
+    With `n_errors`, the distance of a row is its estimate less so many standard errors of the product in it: of rows
+    with very different errors, those that may be nearest come first.
+    """
     n_rows, n_queries = len(columns["offsets"]), len(queries.codes)
     k = min(k, n_rows)
+    bounds = np.full(n_queries, np.inf, dtype=np.float32) if bounds is None else bounds
+    margins = np.float32(n_errors) * queries.norms
     split_rows = n_queries < 2 * n_threads and n_threads > 1
     task_rows = max(8, -(-n_rows // (2 * n_threads * BLOCK_ROWS))) * BLOCK_ROWS if split_rows else max(1, n_rows)
     starts = range(0, n_rows, task_rows)
@@ -197,8 +211,8 @@ def estimate_all(
             q = queries.some(which)
             kernels.asymmetric.scan(
                 q.codes, q.planes, q.totals, q.steps, q.offsets, codes.head, codes.tail, columns["offsets"],
-                columns["factors"], hidden, starts[part], min(starts[part] + task_rows, n_rows), bounds[which],
-                keys[part, which],
+                columns["factors"], columns["spreads"], margins[which], hidden, starts[part],
+                min(starts[part] + task_rows, n_rows), bounds[which], keys[part, which],
             )  # fmt: skip
 
     for_each_chunk(task, len(grid), 1, n_threads)

@@ -82,12 +82,15 @@ class Search:
             if plan.rerank is None:
                 return scan.distances_of(keys), scan.ids_of(keys, segment.ids)
             return self._rerank(segment, plan, keys, k)
-        bounds = np.full(len(self.vectors), np.inf, dtype=np.float32)
-        wanted = plan.n_exact if plan.rerank == "exact" else k
-        keys = rerank.estimate_all(self.queries, segment.codes, segment.columns, wanted, hidden, bounds, self.n_threads)
+        wanted, n_errors = (plan.n_exact, _SURE) if plan.rerank == "exact" else (k, 0.0)
+        keys = rerank.estimate_all(
+            self.queries, segment.codes, segment.columns, wanted, hidden, self.n_threads, n_errors=n_errors
+        )
         if plan.rerank == "asymmetric":
             return rerank.distances_of(keys), scan.ids_of(keys, segment.ids)
-        return self._exactly_by_keys(segment, keys, rerank.distances_of(keys), k)
+        rows = np.where(keys == scan.NONE, 0, scan.rows_of(keys))
+        margins = n_errors * self.queries.norms[:, np.newaxis] * segment.columns["spreads"][rows]
+        return self._exactly_by_keys(segment, keys, rerank.distances_of(keys) + margins, k)
 
     def _hamming_keys(self, segment: Segment, plan: Plan, k: int, hidden: Mask) -> Keys:
         assert self.queries is not None
@@ -173,7 +176,7 @@ class Search:
         bounds = np.full(1, radius, dtype=np.float32)
         query = self.queries.some(slice(i, i + 1))
         keys = rerank.estimate_all(
-            query, segment.codes, segment.columns, segment.n_rows, hidden, bounds, self.n_threads
+            query, segment.codes, segment.columns, segment.n_rows, hidden, self.n_threads, bounds=bounds
         )[0]
         keys = keys[keys != scan.NONE]
         return scan.rows_of(keys), rerank.distances_of(keys)

@@ -90,8 +90,9 @@ def test_weigh_rows(case, n):
     share_hidden=st.sampled_from([None, 0.1, 0.9, 1.0]),
     is_bounded=st.booleans(),
     n_factors=st.sampled_from([1, 1_000]),
+    margin=st.sampled_from([0, 3]),
 )
-def test_scan(case, k, share_hidden, is_bounded, n_factors):
+def test_scan(case, k, share_hidden, is_bounded, n_factors, margin):
     """The nearest by (distance, row): equal ones come from equal factors and few levels."""
     rng, n_rows, n_queries = case.rng, case.n_rows, len(case.queries)
     offsets = np.full(n_rows, 0.5, dtype=np.float32) if n_factors == 1 else rng.normal(size=n_rows).astype(np.float32)
@@ -99,15 +100,16 @@ def test_scan(case, k, share_hidden, is_bounded, n_factors):
     steps, shifts = rng.uniform(0.01, 1, n_queries).astype(np.float32), rng.normal(size=n_queries).astype(np.float32)
     totals = case.levels.sum(axis=1, dtype=np.int32)
     products = steps[:, np.newaxis] * (totals[:, np.newaxis] - 2 * case.weights()).astype(np.float32)
-    distances = offsets + shifts[:, np.newaxis] - factors * products
+    spreads, margins = rng.uniform(0, 1, n_rows).astype(np.float32), np.full(n_queries, margin, dtype=np.float32)
+    distances = offsets + shifts[:, np.newaxis] - factors * products - margins[:, np.newaxis] * spreads
     assert distances.dtype == np.float32
     hidden = np.zeros(0, dtype=np.bool_) if share_hidden is None else rng.random(n_rows) < share_hidden
     bounds = np.median(distances, axis=1) if is_bounded else np.full(n_queries, np.inf, dtype=np.float32)
     start = 512 if n_rows > 512 and k == 2 else 0
     keys = np.zeros((n_queries, min(k, n_rows)), dtype=np.uint64)
     asymmetric.scan(
-        case.queries, case.planes, totals, steps, shifts, case.codes.head, case.codes.tail, offsets, factors, hidden,
-        start, n_rows, bounds, keys,
+        case.queries, case.planes, totals, steps, shifts, case.codes.head, case.codes.tail, offsets, factors, spreads,
+        margins, hidden, start, n_rows, bounds, keys,
     )  # fmt: skip
     for i in range(n_queries):
         allowed = [

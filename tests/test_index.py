@@ -48,8 +48,8 @@ def check(result, expected):
 @pytest.fixture
 def early(monkeypatch):
     """Indexes that fit themselves on 20 rows."""
-    monkeypatch.setattr("cbeindex.index._FIRST_ROWS", 20)
-    monkeypatch.setattr("cbeindex.index._LEAST_FIRST_ROWS", 4)
+    monkeypatch.setattr("cbeindex.ingest._FIRST_ROWS", 20)
+    monkeypatch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 4)
 
 
 class TestAgainstBruteForce:
@@ -310,7 +310,7 @@ class TestFeeding:
         self.check_equal(index, other)
 
     def test_bytes_bound_the_first_rows(self, monkeypatch):
-        monkeypatch.setattr("cbeindex.index._FIRST_BYTES", 40 * 24 * 4)
+        monkeypatch.setattr("cbeindex.ingest._FIRST_BYTES", 40 * 24 * 4)
         index = CBEIndex(24)
         index.add(X[:39])
         assert not index.is_fitted
@@ -519,11 +519,15 @@ class TestSparse:
 
     def test_long_vectors(self, monkeypatch):
         """Fits on its first rows, of which there are as few as allowed."""
-        monkeypatch.setattr("cbeindex.index._FIRST_BYTES", 2**20)
+        monkeypatch.setattr("cbeindex.ingest._FIRST_BYTES", 2**12)
         dim = 2**17
         rows = scipy.sparse.random_array((50, dim), density=1e-3, format="csr", rng=0, dtype=np.float32)
         index = CBEIndex(dim, 256)
-        index.add(rows)
+        index.add(rows[:31])
+        assert not index.is_fitted
+        assert index.stats()["bytes"]["vectors"] < 31 * dim / 50  # sparse from the start
+        assert (index.get([3, 5]) != rows[[3, 5]]).nnz == 0
+        index.add(rows[31:])
         assert index.is_fitted
         result = index.search(rows[:5], 2)
         assert result.ids[:, 0].tolist() == [0, 1, 2, 3, 4]

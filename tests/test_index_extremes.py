@@ -93,3 +93,21 @@ def test_results_can_be_changed(data):
     index.add(X)
     changed = index.search(X[0], 2)._replace(ids=np.zeros(2, dtype=np.int64))
     assert (dict(changed.stats), changed.errors) == ({}, None)
+
+
+@pytest.mark.parametrize("convert", [np.asarray, sparse.csr_array])
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_long_vectors_do_not_carry_the_centre_away(data, metric, convert):
+    """Five vectors of 300, each a million times longer: the others are found as if those were not there."""
+    X, Q = data
+    mixed = X.copy()
+    mixed[:5] *= 1e6
+    index = CBEIndex(32, 512, metric=metric).fit(convert(mixed))
+    # Each of the five counts like a vector of twice the median length: at most 2 * 5 / 300 of it in the mean of the
+    # 300, beside that of the others, whose mean is about 1 / sqrt(300) of it.
+    assert np.linalg.norm(index.encoder.centre) < np.median(np.linalg.norm(X, axis=1)) * (10 / 300 + 3 / np.sqrt(300))
+    index.add(X)
+    plain = CBEIndex(32, 512, metric=metric).fit(X)
+    plain.add(X)
+    # Codes of 16 bits a dimension find nine of ten; a tenth of them is five times the standard error of the difference.
+    assert found(index, X, Q, metric) > found(plain, X, Q, metric) - 0.1

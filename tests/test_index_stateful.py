@@ -27,7 +27,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
     )
     def start(self, metric, n_bits, seed):
         self.patches = [
-            mock.patch.multiple("cbeindex.index", _FIRST_ROWS=N_FIRST, _LEAST_FIRST_ROWS=4),
+            mock.patch.multiple("cbeindex.ingest", _FIRST_ROWS=N_FIRST, _LEAST_FIRST_ROWS=4),
             mock.patch.multiple("cbeindex.segments", _BUFFER_ROWS=8, _LEAST_ROWS=2),
             mock.patch("cbeindex.search._SURE", 9.0),
         ]

@@ -116,8 +116,8 @@ def test_readers_beside_a_writer(fitted):
 
 def test_readers_while_it_fits(monkeypatch):
     """Many small indexes, each of which fits itself while it is read: before, after, and nothing between."""
-    monkeypatch.setattr("cbeindex.index._FIRST_ROWS", 3 * ROWS)
-    monkeypatch.setattr("cbeindex.index._LEAST_FIRST_ROWS", 2)
+    monkeypatch.setattr("cbeindex.ingest._FIRST_ROWS", 3 * ROWS)
+    monkeypatch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 2)
     for _ in range(6):
         index, seen, written = CBEIndex(DIM, 64, metric="l2", vectors="float32"), [], threading.Event()
 

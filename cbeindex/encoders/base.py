@@ -121,7 +121,13 @@ class Encoder(ABC):
         return source
 
     def _mean_row(self, source: VectorSource) -> Vectors:
-        """Return the mean row, summed in float64 in blocks whose size depends on `dim` alone."""
+        """Return the mean row, summed in float64."""
+        if source.is_sparse:
+            entries = source.read_sparse(slice(0, source.n_rows))
+            if not np.isfinite(entries.data).all():
+                source.refuse(int(np.searchsorted(entries.indptr, np.argmin(np.isfinite(entries.data)), "right")) - 1)
+            sums = np.bincount(entries.indices, weights=entries.data, minlength=self.dim)
+            return (sums / source.n_rows).astype(np.float32)
         total: NDArray[np.float64] = np.zeros(self.dim)
         step = rows_per_block(self.dim)
         for start in range(0, source.n_rows, step):

@@ -81,11 +81,13 @@ def add_weights_of_block(
 @njit(cache=True, nogil=True)
 def scan(
     queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
-    offsets: Floats, factors: Floats, hidden: Mask, start: int, stop: int, bounds: Floats, keys: Keys,
+    offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, start: int, stop: int,
+    bounds: Floats, keys: Keys,
 ) -> None:  # fmt: skip
     """Find, for each query, the keys of its nearest of rows [start, stop) within its bound, ascending, into `keys`.
 
-    `keys`, (n_queries, k), has the largest uint64 where there are fewer. `start` is the first row of a block.
+    What counts is the estimate less the query's margin times the row's spread. `keys`, (n_queries, k), has the largest
+    uint64 where there are fewer. `start` is the first row of a block.
     """
     n_queries, k = keys.shape
     n_head = head.shape[1]
@@ -100,6 +102,7 @@ def scan(
         first_row = block * 512
         n_rows = min(512, stop - first_row)
         row_offsets, row_factors = offsets[first_row : first_row + n_rows], factors[first_row : first_row + n_rows]
+        row_spreads = spreads[first_row : first_row + n_rows]
         for first in range(0, n_queries, 32):
             last = min(first + 32, n_queries)
             for query in range(first, last):
@@ -114,10 +117,10 @@ def scan(
                 add_weights_of_block(queries, planes, first, last, n_head, tail, first_row, n_rows, columns, weights)
             for query in range(first, last):
                 weight, total, step = weights[query - first], totals[query], steps[query]
-                shift = query_offsets[query]
+                shift, margin = query_offsets[query], margins[query]
                 for row in range(n_rows):
                     product = step * np.float32(total - 2 * weight[row])
-                    distances[row] = row_offsets[row] + shift - row_factors[row] * product
+                    distances[row] = row_offsets[row] + shift - row_factors[row] * product - margin * row_spreads[row]
                 count = counts[query]
                 count = collect_within(distances, n_rows, nearest[query], first_row, hidden, found[query], count)
                 if count >= k + slack:
