@@ -1,10 +1,30 @@
 """Approximate nearest neighbour search for long vectors, by circulant binary embedding."""
 
+from .archive import verify
 from .binary import BinaryIndex
 from .encoders import CirculantEncoder
+from .errors import (
+    CorruptIndexFileError,
+    IndexFileError,
+    NotAnIndexFileError,
+    UnsupportedVersionError,
+    WriterConflictError,
+)
 from .index import CBEIndex
 from .results import RangeResult, SearchResult
 
 __version__ = "0.1.0"
 
-__all__ = ["BinaryIndex", "CBEIndex", "CirculantEncoder", "RangeResult", "SearchResult"]
+__all__ = [
+    "BinaryIndex",
+    "CBEIndex",
+    "CirculantEncoder",
+    "CorruptIndexFileError",
+    "IndexFileError",
+    "NotAnIndexFileError",
+    "RangeResult",
+    "SearchResult",
+    "UnsupportedVersionError",
+    "WriterConflictError",
+    "verify",
+]

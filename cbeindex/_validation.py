@@ -183,6 +183,8 @@ def _as_csr(array: Any, name: str) -> Any:
     # beyond the row would corrupt memory.
     csr = type(csr)((csr.data, csr.indices, csr.indptr), shape=csr.shape)
     csr.check_format(full_check=True)
+    if (csr.indptr[1:] < csr.indptr[:-1]).any():  # it does not see that where sums overflow or the last is 0
+        raise ValueError(f"{name} must have index pointers that do not fall")
     return csr.astype(np.float32) if csr.dtype == np.float16 else csr
 
 

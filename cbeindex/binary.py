@@ -3,23 +3,27 @@
 from __future__ import annotations
 
 import copy
-from typing import Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import scan
+from . import candidates, scan
 from ._threads import as_n_threads
-from ._typing import CodeBytes, Codes, Ids
+from ._typing import Arrays, CodeBytes, Codes, Ids
 from ._validation import as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
+from .archive import Saveable
+from .buckets import Tables, bucket_maker, substrings
+from .candidates import View
 from .codes import has_bits_past, n_bytes, to_bytes, to_words
+from .planner import MODES, Explanation, Plan, plan, ways
 from .results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, nearest_of, ranges_of
-from .segments import RowStore
-
-MODES = ("auto", "scan", "cascade")
+from .segments import RowStore, Snapshot
 
 
-class BinaryIndex:
+class BinaryIndex(Saveable):
     """Nearest neighbours of binary codes in Hamming distance.
 
     For codes that you already have; `CBEIndex` makes codes of vectors. Any number of threads may search while one adds
@@ -29,8 +33,18 @@ class BinaryIndex:
     ----------
     n_bits : int
         Length of the codes; any number, not only multiples of 8 or 64.
-    buckets : None
-        Every code is looked at.
+    buckets : {None, "substrings", "clusters"}
+        None: every code is looked at. "substrings": tables of parts of the codes find near duplicates fast, and
+        exactly. "clusters": similar codes stand together, and a search looks at the nearest of such cells.
+    n_tables, table_bits : int, optional
+        For "substrings": how many tables, each of how many bits (at most 24). By default about log2(n) bits, and 16
+        tables or as many as the code has room for.
+    n_cells : int, optional
+        For "clusters": cells of each segment; by default four times the root of its rows.
+
+    Notes
+    -----
+    Buckets are made when 4,096 codes have gathered (2,048 if they come in one batch); until then all are looked at.
 
     Examples
     --------
@@ -43,19 +57,31 @@ class BinaryIndex:
     (array([0, 1]), array([0, 0], dtype=int32))
     """
 
-    def __init__(self, n_bits: int, buckets: None = None) -> None:
-        if buckets is not None:
-            raise ValueError(f"buckets must be None, got {buckets!r}: this release looks at every code")
+    def __init__(
+        self,
+        n_bits: int,
+        buckets: str | None = None,
+        *,
+        n_tables: int | None = None,
+        table_bits: int | None = None,
+        n_cells: int | None = None,
+    ) -> None:
         self.n_bits = as_count(n_bits, "n_bits")
-        self._rows = RowStore(self.n_bits)
+        self.buckets = buckets
+        self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
+        self._rows = RowStore(self.n_bits, buckets=bucket_maker(buckets, self.n_bits, **self._options))
 
     def __repr__(self) -> str:
-        return f"BinaryIndex(n_bits={self.n_bits}): {len(self):,} codes"
+        kind = f", buckets={self.buckets!r}" if self.buckets else ""
+        return f"BinaryIndex(n_bits={self.n_bits}{kind}): {len(self):,} codes"
 
     def __copy__(self) -> BinaryIndex:
-        other = BinaryIndex(self.n_bits)
+        other = BinaryIndex(self.n_bits, self.buckets, **self._options)
         other._rows = copy.copy(self._rows)  # shares the segments, which do not change
         return other
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_archive": None}  # a copy has no file
 
     def __len__(self) -> int:
         return self._rows.n_rows
@@ -93,6 +119,7 @@ class BinaryIndex:
         queries: ArrayLike,
         k: int = 10,
         mode: str = "auto",
+        n_probes: int | None = None,
         *,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
@@ -105,10 +132,14 @@ class BinaryIndex:
         ----------
         queries : uint8 array of shape (n_queries, ceil(n_bits / 8)) or (ceil(n_bits / 8),)
         k : int
-        mode : {"auto", "scan", "cascade"}
+        mode : {"auto", "scan", "cascade", "buckets"}
             "scan" looks at every code: exact. "cascade" looks at 512 bits of every code and at the rest of those that
-            can still be among the nearest; it may overlook some, see `miss`, and is a scan up to 1,024 bits. "auto" is
-            exact.
+            can still be among the nearest; it may overlook some, see `miss`, and is a scan up to 1,024 bits. "buckets"
+            looks at the codes in some buckets. "auto" is exact, unless the index has clusters and they are cheaper;
+            `explain` says what it takes.
+        n_probes : int, optional
+            Buckets visited in each segment: cells of clusters, or buckets of each table of substrings. By default as
+            many cells as hold 98 % of the nearest ten; and with substrings as many as it takes to be exact.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.
         miss : float, optional
@@ -120,38 +151,36 @@ class BinaryIndex:
         Returns
         -------
         SearchResult
-            int32 distances and int64 ids; `stats["survivors"]` counts the codes of which the cascade looked at more
-            than 512 bits.
+            int32 distances and int64 ids. `stats["survivors"]` counts the codes of which the cascade looked at more
+            than 512 bits, `stats["visited"]` those in the visited buckets.
         """
         words, is_single = self._as_queries(queries)
-        k = as_count(k, "k")
-        mode = as_choice(mode, "mode", MODES)
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
+        snapshot = self._rows.snapshot()
+        way = self._plan(snapshot, k, mode, n_probes, None if allowed is None else len(allowed))
         if miss is not None and mode != "cascade":
             raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
         miss = scan.DEFAULT_MISS if miss is None else as_probability(miss, "miss")
-        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         threads = as_n_threads(n_threads)
-        segments = self._rows.snapshot().segments
-        distances, ids = [], []
-        stats: dict[str, Any] = {"mode": "cascade" if mode == "cascade" else "scan"}
-        stats["rows"] = sum(segment.n_rows for segment in segments)
-        survivors = np.zeros(len(words), dtype=np.int64)
-        for segment in segments:
-            hidden = segment.hidden(allowed, denied)
-            if mode == "cascade" and segment.codes.tail.shape[1]:
-                keys, n_survivors = scan.cascade(
-                    segment.codes, segment.n_rows, self.n_bits, words, k, hidden, miss, threads
-                )
-                survivors += n_survivors
-            else:
-                keys = scan.nearest(segment.codes, segment.n_rows, words, k, hidden, threads)
-            distances.append(scan.distances_of(keys))
-            ids.append(scan.ids_of(keys, segment.ids))
-        if mode == "cascade":
-            stats["survivors"] = int(survivors.sum())
-        best, best_ids = nearest_of(distances, ids, len(words), k, NO_HAMMING_DISTANCE)
+        views = [View.of(segment, allowed, denied) for segment in snapshot.segments]
+        views = [view for view in views if view.part.n_rows]
+        stats: dict[str, Any] = {"mode": way.mode, "rows": sum(view.part.n_rows for view in views)}
+        if way.mode == "cascade":
+            stats["survivors"] = 0
+        keys = [candidates.nearest(view, way, self.n_bits, words, way.k, threads, stats, miss=miss) for view in views]
+        distances = [scan.distances_of(part) for part in keys]
+        ids = [view.segment.ids_of(part) for view, part in zip(views, keys, strict=True)]
+        best, best_ids = nearest_of(distances, ids, len(words), way.k, NO_HAMMING_DISTANCE)
         result = SearchResult(best, best_ids, stats)
         return result.first() if is_single else result
+
+    def explain(self, queries: ArrayLike, k: int = 10, mode: str = "auto", n_probes: int | None = None) -> Explanation:
+        """Say what `search` with these arguments does, why, and what each mode costs: text with attributes."""
+        words, _ = self._as_queries(queries)
+        snapshot = self._rows.snapshot()
+        way = self._plan(snapshot, k, mode, n_probes, None)
+        costs = ways(self.n_bits, snapshot.parts(), way.k, self.buckets, way.n_probes)
+        return Explanation(f"{len(words):,} queries, {way.k:,} of {len(self):,} codes each", way, costs)
 
     def range_search(
         self,
@@ -185,7 +214,11 @@ class BinaryIndex:
         if len(words):
             for segment in self._rows.snapshot().segments:
                 hidden = segment.hidden(allowed, denied)
-                found = scan.within(segment.codes, segment.n_rows, words, radius, hidden, threads)
+                found = None
+                if isinstance(segment.buckets, Tables):
+                    found = substrings.within(segment, self.n_bits, words, radius, hidden, threads)
+                if found is None:
+                    found = scan.within(segment.codes, segment.n_rows, words, radius, hidden, threads)
                 numbers.append(found[0])
                 distances.append(found[1])
                 ids.append(segment.ids[found[2]])
@@ -203,10 +236,6 @@ class BinaryIndex:
         """Remove codes by id. An id that is not there is an error, and then nothing is removed."""
         self._rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
 
-    def compact(self) -> None:
-        """Give back the room of removed codes."""
-        self._rows.compact()
-
     def merge(self, other: BinaryIndex) -> None:
         """Add all codes of another index under their own ids; if one of the ids is taken, nothing is added."""
         if not isinstance(other, BinaryIndex):
@@ -219,7 +248,32 @@ class BinaryIndex:
 
     def stats(self) -> dict[str, Any]:
         """Count rows, segments and bytes."""
-        return {"n_bits": self.n_bits, **self._rows.snapshot().stats()}
+        return {"n_bits": self.n_bits, "kind_of_buckets": self.buckets, **self._rows.snapshot().stats()}
+
+    @contextmanager
+    def _writing(self) -> Iterator[RowStore]:
+        with self._rows.lock:
+            yield self._rows
+
+    def _content(self) -> tuple[dict[str, Any], Arrays]:
+        return {"kind": "BinaryIndex", "n_bits": self.n_bits, "buckets": self.buckets, "options": self._options}, {}
+
+    @classmethod
+    def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
+        index = cls(content["n_bits"], content["buckets"], **content["options"])
+        return index, index._rows
+
+    def _plan(self, snapshot: Snapshot, k: Any, mode: Any, n_probes: Any, n_allowed: int | None) -> Plan:
+        """Check what a search was asked for, and plan it."""
+        return plan(
+            n_bits=self.n_bits,
+            parts=snapshot.parts(),
+            k=as_count(k, "k"),
+            mode=as_choice(mode, "mode", MODES),
+            buckets=self.buckets,
+            n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
+            n_allowed=n_allowed,
+        )
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:
         """Return codes as words, and whether a single code came as a 1-D array."""

@@ -3,7 +3,7 @@
 Bit j of a code is bit j % 8 of byte j // 8, and so bit j % 64 of little-endian word j // 64; bits past `n_bits` are 0.
 The first words of every row, its head, are stored apart: word by word in blocks of 512 rows, so that one vectorised
 pass counts many rows. The other words, its tail, are stored row by row, so that a single row can be read alone. A code
-of up to 1,024 bits is all head.
+of up to 1,024 bits is all head, and where single rows are read at random, all of a code is tail.
 """
 
 from __future__ import annotations
@@ -70,18 +70,19 @@ class CodeRows:
     tail: Codes
 
     @classmethod
-    def empty(cls, n_rows: int, n_bits: int) -> CodeRows:
-        """Make room for `n_rows` codes, all bits 0."""
+    def empty(cls, n_rows: int, n_bits: int, by_row: bool = False) -> CodeRows:
+        """Make room for `n_rows` codes, all bits 0; `by_row` without a head."""
         n_head = n_words(n_bits) if n_words(n_bits) <= _ALL_HEAD_WORDS else HEAD_WORDS
+        n_head = 0 if by_row else n_head
         return cls(
             np.zeros((-(-n_rows // BLOCK_ROWS), n_head, BLOCK_ROWS), dtype=np.uint64),
             np.zeros((n_rows, n_words(n_bits) - n_head), dtype=np.uint64),
         )
 
     @classmethod
-    def of(cls, words: Codes, n_bits: int) -> CodeRows:
+    def of(cls, words: Codes, n_bits: int, by_row: bool = False) -> CodeRows:
         """Store words of shape (n, n_words)."""
-        rows = cls.empty(len(words), n_bits)
+        rows = cls.empty(len(words), n_bits, by_row)
         rows.write(0, words)
         return rows
 

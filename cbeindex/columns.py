@@ -11,6 +11,7 @@ from numpy.typing import NDArray
 
 from ._typing import Rows, Vectors
 from ._validation import VectorSource
+from .errors import CorruptIndexFileError
 
 
 @dataclass(frozen=True)
@@ -101,6 +102,14 @@ class SparseRows:
         np.cumsum(np.bincount(number, minlength=len(rows)), out=offsets[1:])
         return cls(offsets, column.astype(np.int32), rows[number, column].astype(dtype))
 
+    def check(self, dim: int) -> None:
+        """Raise CorruptIndexFileError if these cannot be rows of `dim` values."""
+        inside = not self.indices.size or (self.indices.min() >= 0 and self.indices.max() < dim)
+        if self.offsets[0] != 0 or self.offsets[-1] != len(self.values) or not inside:
+            raise CorruptIndexFileError("sparse vectors must lie within their entries")
+        if (self.offsets[1:] < self.offsets[:-1]).any():
+            raise CorruptIndexFileError("sparse vectors must follow each other")
+
     @classmethod
     def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
         """Put the rows of several parts one after the other."""
@@ -121,9 +130,12 @@ class SparseRows:
         if isinstance(rows, slice):
             start, stop, _ = rows.indices(len(self))
             return SparseRows(self.offsets[start : stop + 1], self.indices, self.values)
-        counts = self.offsets[rows + 1] - self.offsets[rows]
+        starts, stops = self.offsets[rows], self.offsets[rows + 1]
+        counts = stops - starts
+        if counts.size and (counts.min() < 0 or starts.min() < 0 or stops.max() > len(self.values)):
+            raise CorruptIndexFileError("sparse vectors must lie within their entries")  # a file may say anything
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        entries = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], counts)
+        entries = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
         return SparseRows(offsets, self.indices[entries], self.values[entries])
 
     @property
@@ -176,7 +188,9 @@ class SparseRows:
 
         span = slice(self.offsets[0], self.offsets[-1])
         data = self.values[span].astype(np.float32), self.indices[span].copy(), self.offsets - self.offsets[0]
-        return sparse.csr_array(data, shape=(len(self), dim))
+        csr = sparse.csr_array(data, shape=(len(self), dim))
+        csr.check_format(full_check=True)
+        return csr
 
     def _row_sums(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
         numbers = np.repeat(np.arange(len(self)), np.diff(self.offsets))

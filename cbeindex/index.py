@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace as replace_fields
 from typing import Any, NamedTuple, Self
 
@@ -13,18 +14,20 @@ from numpy.typing import ArrayLike
 
 from ._progress import progress_bar
 from ._threads import as_n_threads
-from ._typing import Ids
+from ._typing import Arrays, Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
+from .archive import Saveable, encoder_content, load_encoder
+from .buckets import bucket_maker
 from .columns import Column
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready, project_rows, same_encoder
 from .ingest import Ingest
 from .metrics import METRICS
-from .planner import MODES, RERANKS, Plan, plan
+from .planner import MODES, RERANKS, Explanation, Plan, plan, ways
 from .rerank import AsymmetricQueries, Geometry
 from .results import RangeResult, SearchResult
 from .search import Search
-from .segments import RowStore
+from .segments import RowStore, Snapshot
 
 # Values of a sample that are read at a time.
 _FIT_FLOATS = 2**20
@@ -46,7 +49,7 @@ class _State(NamedTuple):
         return cls(encoder, rows, Geometry.of(encoder))
 
 
-class CBEIndex:
+class CBEIndex(Saveable):
     """Approximate nearest neighbours of long vectors, by circulant binary codes.
 
     Any number of threads may search while one adds or removes: a search works on the rows as they were when it began.
@@ -66,8 +69,13 @@ class CBEIndex:
     vectors : {None, "float32", "float16"}
         Whether vectors are kept beside their codes, for exact re-ranking and `get`. They are kept sparse if the first
         ones came sparse.
-    buckets : None
-        Every code is looked at.
+    buckets : {None, "substrings", "clusters"}
+        None: every code is looked at. "clusters": similar codes stand together, and a search looks at the nearest of
+        such cells; for large indexes. "substrings": tables of parts of the codes, for near duplicates.
+    n_tables, table_bits : int, optional
+        For "substrings": how many tables, each of how many bits (at most 24).
+    n_cells : int, optional
+        For "clusters": cells of each segment; by default four times the root of its rows.
     seed : int
         Chooses the encoder.
 
@@ -90,11 +98,12 @@ class CBEIndex:
         metric: str = "cosine",
         encoder: str | Encoder = "orthogonal",
         vectors: str | None = None,
-        buckets: None = None,
+        buckets: str | None = None,
         seed: int = 0,
+        n_tables: int | None = None,
+        table_bits: int | None = None,
+        n_cells: int | None = None,
     ) -> None:
-        if buckets is not None:
-            raise ValueError(f"buckets must be None, got {buckets!r}: this release looks at every code")
         self.metric = as_choice(metric, "metric", tuple(METRICS))
         self.vectors = None if vectors is None else as_choice(vectors, "vectors", ("float32", "float16"))
         self._metric = METRICS[self.metric]
@@ -103,15 +112,19 @@ class CBEIndex:
         else:
             self._prototype = checked_encoder(encoder, dim, n_bits)
         self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
-        self._ingest = Ingest(self.dim, self.n_bits, self._metric, self.vectors)
+        self.buckets = buckets
+        self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
+        maker = bucket_maker(buckets, self.n_bits, **self._options)
+        self._ingest = Ingest(self.dim, self.n_bits, self._metric, self.vectors, maker)
         self._lock = threading.RLock()
         if is_ready(self._prototype):
-            self._state = _State.of(self._prototype, self._new_rows())
+            self._state = _State.of(self._prototype, self._ingest.new_rows())
         else:
-            self._state = _State(None, self._first_rows(), None)
+            self._state = _State(None, self._ingest.first_rows(), None)
 
     def __repr__(self) -> str:
         kept = f", vectors={self.vectors!r}" if self.vectors else ""
+        kept += f", buckets={self.buckets!r}" if self.buckets else ""
         return f"CBEIndex(dim={self.dim}, n_bits={self.n_bits}, metric={self.metric!r}{kept}): {len(self):,} vectors"
 
     def __len__(self) -> int:
@@ -159,7 +172,7 @@ class CBEIndex:
             column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
             sample = column.joined([column.from_dense(rows) for _, rows in source.blocks(_FIT_FLOATS)])
             encoder = self._ingest.fit(self._prototype, sample)
-            self._state = _State.of(encoder, self._encoded(encoder, self._state.rows))
+            self._state = _State.of(encoder, self._ingest.encode_first(encoder, self._state.rows))
         return self
 
     def add(
@@ -197,10 +210,15 @@ class CBEIndex:
             encoder, rows, _ = self._state
             if rows.next_id == 0:  # the first vectors decide in which form vectors are kept
                 self._ingest = replace_fields(self._ingest, keeps_sparse=source.is_sparse)
-                rows = self._first_rows() if encoder is None else self._new_rows()
+                rows = self._ingest.first_rows() if encoder is None else self._ingest.new_rows()
                 self._state = self._state._replace(rows=rows)
             if encoder is None:
-                return self._add_first(source, names, replace, threads, advance)
+                added, encoder, rows = self._ingest.add_first(
+                    self._prototype, rows, source, names, replace, threads, advance
+                )
+                if encoder is not None:
+                    self._state = _State.of(encoder, rows)
+                return added
             words, columns = self._ingest.encode(encoder, source, 0, threads, advance)
             return rows.add(names, words, columns, replace=replace)
 
@@ -211,7 +229,7 @@ class CBEIndex:
         mode: str = "auto",
         rerank: str | None = "auto",
         n_candidates: int | None = None,
-        n_probes: None = None,
+        n_probes: int | None = None,
         *,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
@@ -223,19 +241,22 @@ class CBEIndex:
         ----------
         queries : array_like or sparse of shape (n_queries, dim) or (dim,)
         k : int
-        mode : {"auto", "scan", "cascade"}
+        mode : {"auto", "scan", "cascade", "buckets"}
             "scan" looks at every code. "cascade" looks at 512 bits of every code first, and at more of those that can
-            still be among the nearest (codes of up to 1,024 bits it looks at whole). "auto" takes what is faster;
-            `explain` says which.
+            still be among the nearest (codes of up to 1,024 bits it looks at whole). "buckets" looks at the codes in
+            some buckets. "auto" takes what is faster; `explain` says which.
         rerank : {None, "asymmetric", "exact", "auto"}
             None: order by Hamming distance, which is then what `distances` are. "asymmetric": estimate distances from
             the real-valued query and the codes. "exact": compute them from the kept vectors. "auto": the best that the
             index can do.
         n_candidates : int, optional
-            How many vectors, the nearest in Hamming distance, are re-ranked. By default every vector where codes are
-            short or norms count, and max(8 k, 640) otherwise.
-        n_probes : None
-            This index has no buckets to visit.
+            How many vectors, the nearest in Hamming distance, are re-ranked. By default max(8 k, 640); and every vector
+            that is looked at where codes have up to 512 bits, norms count, or there are few vectors (not with
+            substrings, nor in the cascade).
+        n_probes : int, optional
+            Buckets visited in each segment: cells of clusters, or buckets of each table of substrings, those first
+            that differ where the query is least certain. By default as many cells as hold 98 % of the nearest ten;
+            and with substrings as many as it takes to be exact in Hamming space.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.
         n_threads : int, optional
@@ -247,11 +268,12 @@ class CBEIndex:
             float32 distances (int32 for `rerank=None`) and int64 ids; `errors` has the standard errors of estimated
             distances. An index that is not fitted yet has vectors in place of codes: its answers are exact.
         """
-        if n_probes is not None:
-            raise ValueError(f"n_probes is the number of buckets visited, and this index has none, got {n_probes!r}")
-        source, k, way = self._request(queries, k, mode, rerank, n_candidates)
-        searches = self._searches(source, allow, deny, n_threads)
-        result = SearchResult.joined([search.nearest(way, k) for search in searches])
+        allowed = as_filter(allow, "allow")
+        state = self._state
+        snapshot = state.rows.snapshot()
+        source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, allowed)
+        searches = self._searches(source, state, snapshot, allowed, deny, n_threads)
+        result = SearchResult.joined([search.nearest(way, way.k) for search in searches])
         return result.first() if source.is_single else result
 
     def range_search(
@@ -283,9 +305,14 @@ class CBEIndex:
         """
         if rerank is None:
             raise ValueError("a radius is in the metric of the index: rerank must not be None")
-        source, _, way = self._request(queries, 1, "scan", rerank, None)
+        allowed = as_filter(allow, "allow")
+        state = self._state
+        snapshot = state.rows.snapshot()
+        source, way = self._request(queries, snapshot, 1, "scan", rerank, None, None, None)
+        if way.rerank is None:
+            raise ValueError('codes of this encoder tell no distances: make the index with vectors="float32"')
         radius = as_real(radius, "radius")
-        searches = self._searches(source, allow, deny, n_threads)
+        searches = self._searches(source, state, snapshot, allowed, deny, n_threads)
         return RangeResult.joined([search.within(way, radius) for search in searches])
 
     def explain(
@@ -295,12 +322,19 @@ class CBEIndex:
         mode: str = "auto",
         rerank: str | None = "auto",
         n_candidates: int | None = None,
-    ) -> str:
-        """Say what `search` with these arguments does, and why."""
-        source, k, way = self._request(queries, k, mode, rerank, n_candidates)
+        n_probes: int | None = None,
+        *,
+        allow: ArrayLike | None = None,
+    ) -> Explanation:
+        """Say what `search` with these arguments does, why, and what each mode costs: text with attributes."""
+        snapshot = self._state.rows.snapshot()
+        allowed = as_filter(allow, "allow")
+        source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, allowed)
+        head = f"{source.n_rows:,} queries, {way.k:,} of {snapshot.n_rows:,} vectors each"
         if not self.is_fitted:
-            return f"not fitted yet: the exact distances of all {len(self):,} vectors are computed"
-        return f"{source.n_rows:,} queries, {k:,} of {len(self):,} vectors each: {way.reason}"
+            why = "the index is not fitted yet, so that exact distances of all vectors are computed"
+            return Explanation(head, replace_fields(way, mode="scan", reason=why), {})
+        return Explanation(head, way, ways(self.n_bits, snapshot.parts(), way.k, self.buckets, way.n_probes))
 
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
@@ -319,11 +353,6 @@ class CBEIndex:
         """Remove vectors by id. An id that is not there is an error, and then nothing is removed."""
         with self._lock:
             self._state.rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
-
-    def compact(self) -> None:
-        """Give back the room of removed vectors."""
-        with self._lock:
-            self._state.rows.compact()
 
     def merge(self, other: CBEIndex) -> None:
         """Add all vectors of another index under their own ids; if one of the ids is taken, nothing is added.
@@ -357,90 +386,90 @@ class CBEIndex:
             "encoder": repr(self.encoder),
             "fitted": self.is_fitted,
             "vectors": self.vectors,
+            "kind_of_buckets": self.buckets,
             **self._state.rows.snapshot().stats(),
         }
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            state = {name: value for name, value in self.__dict__.items() if name != "_lock"}
+            state = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_archive")}
             return state | {"_state": self._state._replace(rows=copy.copy(self._state.rows))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
         self._lock = threading.RLock()
 
-    def _add_first(
-        self, source: VectorSource, names: Ids | None, replace: bool, n_threads: int, advance: Callable[[int], object]
-    ) -> Ids:
-        """Add rows to an index that is not fitted yet, and fit it when there are enough of them."""
-        rows = self._state.rows
-        vectors, is_enough = self._ingest.read_first(source, rows)
-        n_kept = len(vectors)
-        no_codes = np.empty((n_kept, 0), dtype=np.uint64)
-        if not is_enough:
-            names = rows.add(names, no_codes, {"vectors": vectors}, replace=replace)
-            advance(n_kept)
-            return names
-        # All of it happens to the side, so that a failure changes nothing.
-        first = copy.copy(rows)
-        kept_names = None if names is None else names[:n_kept]
-        first_names = first.add(kept_names, no_codes, {"vectors": vectors}, replace=replace)
-        snapshot = first.snapshot()
-        sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
-        encoder = self._ingest.fit(self._prototype, sample)
-        fitted = self._encoded(encoder, first)
-        advance(n_kept)
-        words, columns = self._ingest.encode(encoder, source, n_kept, n_threads, advance)
-        other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
-        self._state = _State.of(encoder, fitted)
-        return np.concatenate([first_names, other_names])
+    @contextmanager
+    def _writing(self) -> Iterator[RowStore]:
+        with self._lock, self._state.rows.lock:
+            yield self._state.rows
 
-    def _encoded(self, encoder: Encoder, first: RowStore) -> RowStore:
-        """Turn rows kept as vectors into codes."""
-        snapshot = first.snapshot()
-        names = snapshot.ids()
-        vectors = snapshot.column_of("vectors", names, first.columns["vectors"])
-        source = VectorSource(vectors.to_csr(self.dim) if self._ingest.keeps_sparse else vectors, self.dim)
-        rows = self._new_rows()
-        rows.reserve(first.next_id)
-        rows.add(names, *self._ingest.encode(encoder, source, 0, as_n_threads(None), lambda n: None))
-        return rows
+    def _content(self) -> tuple[dict[str, Any], Arrays]:
+        config, arrays = encoder_content(self.encoder)
+        names = ("dim", "n_bits", "metric", "vectors", "buckets")
+        content = {"kind": "CBEIndex"} | {name: getattr(self, name) for name in names}
+        return {**content, "options": self._options, "sparse": self._ingest.keeps_sparse, "encoder": config}, arrays
 
-    def _first_rows(self) -> RowStore:
-        return RowStore(0, {"vectors": self._ingest.first_column})
-
-    def _new_rows(self) -> RowStore:
-        return RowStore(self.n_bits, self._ingest.columns)
+    @classmethod
+    def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
+        encoder = load_encoder(content["encoder"], arrays, content["dim"], content["n_bits"])
+        index = cls(
+            encoder.dim,
+            metric=content["metric"],
+            encoder=encoder,
+            vectors=content["vectors"],
+            buckets=content["buckets"],
+            **content["options"],
+        )
+        index._ingest = replace_fields(index._ingest, keeps_sparse=as_flag(content["sparse"], "sparse"))
+        rows = index._ingest.new_rows() if index.is_fitted else index._ingest.first_rows()
+        index._state = index._state._replace(rows=rows)
+        return index, rows
 
     def _request(
-        self, queries: ArrayLike, k: Any, mode: Any, rerank: Any, n_candidates: Any
-    ) -> tuple[VectorSource, int, Plan]:
+        self,
+        queries: ArrayLike,
+        snapshot: Snapshot,
+        k: Any,
+        mode: Any,
+        rerank: Any,
+        n_candidates: Any,
+        n_probes: Any,
+        allow: Ids | None,
+    ) -> tuple[VectorSource, Plan]:
         """Check what a search was asked for, and plan it."""
         source = VectorSource(queries, self.dim, "queries")
-        k = as_count(k, "k")
         way = plan(
             n_bits=self.n_bits,
+            parts=snapshot.parts(),
+            k=as_count(k, "k"),
+            mode=as_choice(mode, "mode", MODES),
+            buckets=self.buckets,
+            n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
             metric=self.metric,
             has_vectors=self.vectors is not None,
-            n_rows=len(self),
-            k=k,
-            mode=as_choice(mode, "mode", MODES),
+            can_estimate=getattr(self.encoder, "is_linear", True),
             rerank=None if rerank is None else as_choice(rerank, "rerank", RERANKS),
             n_candidates=None if n_candidates is None else as_count(n_candidates, "n_candidates"),
+            n_allowed=None if allow is None else len(allow),
         )
-        return source, k, way
+        return source, way
 
-    def _searches(self, source: VectorSource, allow: Any, deny: Any, n_threads: Any) -> Iterator[Search]:
-        """Set up searches on the rows as they are now, for some queries after the other: they are dense meanwhile."""
-        encoder, rows, geometry = self._state
-        segments = rows.snapshot().segments
+    def _searches(
+        self, source: VectorSource, state: _State, snapshot: Snapshot, allow: Ids | None, deny: Any, n_threads: Any
+    ) -> Iterator[Search]:
+        """Set up searches on the rows of a snapshot, for some queries after the other: they are dense meanwhile."""
+        encoder, _, geometry = state
         threads = as_n_threads(n_threads)
-        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
+        denied = as_filter(deny, "deny")
         empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
         for first, vectors in source.blocks(min(_QUERY_FLOATS, _QUERY_ROWS * self.dim)) if source.n_rows else empty:
-            queries = None
+            queries = margins = None
             prepared = self._ingest.prepare(source, first, vectors)
             if encoder is not None and geometry is not None:
                 projections = project_rows(encoder, prepared, threads)
                 queries = AsymmetricQueries.of(prepared, projections, geometry, self._metric)
-            yield Search(segments, self._metric, vectors, queries, self.n_bits, allowed, denied, threads)
+                margins = np.abs(projections) if self.buckets == "substrings" else None
+            yield Search(
+                snapshot.segments, self._metric, vectors, queries, self.n_bits, allow, denied, threads, margins
+            )

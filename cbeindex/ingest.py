@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -9,8 +10,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from ._threads import for_each_chunk
-from ._typing import Codes, Vectors
+from ._threads import as_n_threads, for_each_chunk
+from ._typing import Codes, Ids, Vectors
 from ._validation import VectorSource
 from .codes import n_words, to_words
 from .columns import Column, SparseRows
@@ -18,7 +19,7 @@ from .encoders import Encoder
 from .encoders.foreign import fitted_copy, project_rows
 from .metrics import Metric, squares
 from .rerank import SCALARS, Geometry, scalars_of
-from .segments import RowStore
+from .segments import BucketMaker, RowStore
 
 # An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
 _FIRST_ROWS = 2**13
@@ -42,6 +43,7 @@ class Ingest:
     metric : Metric
     vectors : {None, "float32", "float16"}
         Whether vectors are kept beside their codes, and how.
+    buckets : BucketMaker, or None
     keeps_sparse : bool
         Whether those vectors, and the first ones of an index that is not fitted, are kept sparse.
     """
@@ -50,6 +52,7 @@ class Ingest:
     n_bits: int
     metric: Metric
     vectors: str | None
+    buckets: BucketMaker | None = None
     keeps_sparse: bool = False
 
     @property
@@ -59,10 +62,13 @@ class Ingest:
             return dict(SCALARS)
         return {**SCALARS, "vectors": Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)}
 
-    @property
-    def first_column(self) -> Column:
-        """How the first vectors are kept until there are enough of them to fit."""
-        return Column(np.float32, (self.dim,), self.keeps_sparse)
+    def new_rows(self) -> RowStore:
+        """Make an empty store of codes."""
+        return RowStore(self.n_bits, self.columns, self.buckets)
+
+    def first_rows(self) -> RowStore:
+        """Make an empty store of vectors, for those that come before there are enough of them to fit."""
+        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)})
 
     def prepare(self, source: VectorSource, first: int, block: Vectors) -> Vectors:
         """Prepare rows of `source` from row `first` on for the encoder; refuse those whose numbers would overflow."""
@@ -70,9 +76,54 @@ class Ingest:
             source.refuse(first + int(norms.argmax()))
         return self.metric.prepare(block)
 
-    def read_first(self, source: VectorSource, present: RowStore) -> tuple[Any, bool]:
+    def add_first(
+        self,
+        prototype: Encoder,
+        rows: RowStore,
+        source: VectorSource,
+        names: Ids | None,
+        replace: bool,
+        n_threads: int,
+        advance: Callable[[int], object],
+    ) -> tuple[Ids, Encoder | None, RowStore]:
+        """Add vectors to the store of an index that is not fitted yet, and fit when there are enough of them.
+
+        Returns their ids, and an encoder and a store of codes when there were; `rows` is as it was then.
+        """
+        vectors, is_enough = self._read_first(source, rows)
+        n_kept = len(vectors)
+        no_codes = np.empty((n_kept, 0), dtype=np.uint64)
+        if not is_enough:
+            names = rows.add(names, no_codes, {"vectors": vectors}, replace=replace)
+            advance(n_kept)
+            return names, None, rows
+        # All of it happens to the side, so that a failure changes nothing.
+        first = copy.copy(rows)
+        kept_names = None if names is None else names[:n_kept]
+        first_names = first.add(kept_names, no_codes, {"vectors": vectors}, replace=replace)
+        snapshot = first.snapshot()
+        sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
+        encoder = self.fit(prototype, sample)
+        fitted = self.encode_first(encoder, first)
+        advance(n_kept)
+        words, columns = self.encode(encoder, source, n_kept, n_threads, advance)
+        other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
+        return np.concatenate([first_names, other_names]), encoder, fitted
+
+    def encode_first(self, encoder: Encoder, first: RowStore) -> RowStore:
+        """Turn rows kept as vectors into codes."""
+        snapshot = first.snapshot()
+        names = snapshot.ids()
+        vectors = snapshot.column_of("vectors", names, first.columns["vectors"])
+        source = VectorSource(vectors.to_csr(self.dim) if self.keeps_sparse else vectors, self.dim)
+        rows = self.new_rows()
+        rows.reserve(first.next_id)
+        rows.add(names, *self.encode(encoder, source, 0, as_n_threads(None), lambda n: None))
+        return rows
+
+    def _read_first(self, source: VectorSource, present: RowStore) -> tuple[Any, bool]:
         """Read the rows that an index which is not fitted takes, beside those present: rows, and if they are enough."""
-        parts, column = [], self.first_column
+        parts, column = [], present.columns["vectors"]
         n_present, n_bytes = present.n_rows, 4 * self.dim * present.n_rows
         if self.keeps_sparse:
             n_bytes = sum(8 * segment.columns["vectors"].values.size for segment in present.snapshot().segments)

@@ -29,6 +29,11 @@ class Metric:
 
     name: str
 
+    @property
+    def number(self) -> int:
+        """What kernels call it."""
+        return ("l2", "ip", "cosine").index(self.name)
+
     def prepare(self, rows: Vectors) -> Vectors:
         """Return rows as the encoder sees them: of norm 1 for cosine (a zero vector stays as it is)."""
         if self.name != "cosine":

@@ -2,17 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any, NamedTuple
+
+from .codes import HEAD_WORDS, n_words
 
 # Measured on codes of 832 to 2,048 bits: 99.5 % of the true ten are among the nearest 600 by Hamming distance.
 _LEAST_CANDIDATES = 640
 # Codes of which every row's distance can be estimated in about the time of a Hamming scan and its re-ranking.
 _SHORT_BITS = 512
+# The same for rows in cells: estimating all of them is faster than reading the best by Hamming distance again.
+_CELL_BITS = 1024
 # Where the cascade overtakes the scan: codes of so many bits, and no more than one row in so many wanted.
 _CASCADE_BITS = 2048
 _CASCADE_SHARE = 256
+# Rows of which the cascade looks at more than the head: measured, 2 to 10 in a hundred.
+_SURVIVORS = 0.05
+# A byte in buckets costs as much as so many of a scan, which reads rows in order and shares them among queries.
+_BUCKETS_BYTE = 2
+# An exact search of substrings pays where so few answers are wanted.
+_FEW_ANSWERS = 64
 
-MODES = ("auto", "scan", "cascade")
+FEW = 16
+"""One row in so many, or fewer, that a filter allows are looked at alone."""
+
+MODES = ("auto", "scan", "cascade", "buckets")
 RERANKS = ("asymmetric", "exact", "auto")
 
 
@@ -22,71 +37,233 @@ class Plan:
 
     Attributes
     ----------
-    mode : {"scan", "cascade"}
+    mode : {"scan", "cascade", "buckets"}
         How rows are looked at.
     rerank : {None, "asymmetric", "exact"}
         What distances are.
+    k : int
+        Answers wanted.
     n_candidates : int or None
         Rows, the nearest by Hamming distance, that are re-ranked; None: the distance of every row is estimated.
     n_exact : int
         Rows, the nearest by estimate, that go on to exact distances.
+    n_probes : int or None
+        Buckets to visit in each segment (and table); None: as many as it takes.
+    can_estimate : bool
+        Whether codes tell distances.
     reason : str
     """
 
     mode: str
     rerank: str | None
+    k: int
     n_candidates: int | None
     n_exact: int
+    n_probes: int | None
+    can_estimate: bool
     reason: str
+
+
+class Part(NamedTuple):
+    """A segment as the planner sees it: its rows, and its buckets (`Cells`, `Tables` or None)."""
+
+    n_rows: int
+    buckets: Any
+
+
+class Way(NamedTuple):
+    """What a mode costs for one query: rows that are looked at, and bytes of codes that are read."""
+
+    rows: int
+    bytes: int
+
+
+class Explanation(str):
+    """What a search does and why, in words.
+
+    Attributes
+    ----------
+    mode : str
+        What it chose.
+    ways : dict of str to Way
+        What each mode would cost.
+    """
+
+    __slots__ = ("mode", "ways")
+    mode: str
+    ways: dict[str, Way]
+
+    def __new__(cls, head: str, plan: Plan, ways: dict[str, Way]) -> Explanation:
+        """Put the words together."""
+        lines = [f"{head}: {plan.reason}"]
+        for mode, way in ways.items():
+            sign = "->" if mode == plan.mode else "  "
+            lines.append(f"{sign} {mode}: about {way.rows:,} rows and {way.bytes:,} bytes a query")
+        explanation = super().__new__(cls, "\n".join(lines))
+        explanation.mode, explanation.ways = plan.mode, ways
+        return explanation
+
+    def __reduce__(self) -> Any:
+        """Put the attributes back after the text."""
+        return str.__new__, (type(self), str(self)), (None, {"mode": self.mode, "ways": self.ways})
 
 
 def plan(
     *,
     n_bits: int,
-    metric: str,
-    has_vectors: bool,
-    n_rows: int,
+    parts: Sequence[Part],
     k: int,
     mode: str,
+    buckets: str | None,
+    n_probes: int | None = None,
+    metric: str = "hamming",
+    has_vectors: bool = False,
+    can_estimate: bool = True,
+    rerank: str | None = None,
+    n_candidates: int | None = None,
+    n_allowed: int | None = None,
+) -> Plan:
+    """Choose the way of a search; an option that the index cannot honour raises ValueError.
+
+    Without a metric of vectors, "auto" is exact unless there are clusters.
+    """
+    _refuse(k, mode, buckets, n_probes, has_vectors, can_estimate, rerank, n_candidates)
+    n_rows = sum(part.n_rows for part in parts)
+    reasons = []
+    if rerank == "auto":
+        rerank = "exact" if has_vectors else "asymmetric" if can_estimate else None
+        kept = "vectors" if has_vectors else "codes only"
+        why = f"the index keeps {kept}" if rerank else "its encoder is not linear, so that nothing can be estimated"
+        reasons.append(f"rerank={rerank!r}, because {why}")
+    if n_allowed is not None and n_allowed * FEW <= n_rows:
+        reasons.append(f"only the {n_allowed:,} rows that are allowed are looked at")
+        mode = "scan" if mode == "auto" else mode
+    enough = max(8 * k, _LEAST_CANDIDATES)
+    if mode == "auto":
+        wanted = k if rerank is None else n_candidates or enough
+        estimates = rerank is not None and n_candidates is None and can_estimate
+        mode, why = _choose(n_bits, metric, parts, n_rows, k, wanted, buckets, n_probes, estimates)
+        reasons.append(f"{mode}, because {why}")
+    if rerank is not None and n_candidates is None:
+        why_all = _why_every_row(n_bits, metric, n_rows, enough, mode, buckets, can_estimate)
+        if why_all is None:
+            n_candidates = enough
+            reasons.append(f"the nearest {enough:,} by Hamming distance are re-ranked")
+        else:
+            reasons.append(f"the distance of every row that is looked at is estimated, because {why_all}")
+    # Measured: of the true ten, 97 % are among the first 1,000 by estimate on codes of 128 bits, 99.5 % on longer ones.
+    # Where norms differ, errors do too, and a poor estimate may be that of a near row: more of them stay open.
+    n_exact = max(16 * k, 1024) if metric == "cosine" else max(64 * k, 8192)
+    return Plan(mode, rerank, k, n_candidates, n_exact, n_probes, can_estimate, "; ".join(reasons) or "as asked")
+
+
+def ways(n_bits: int, parts: Sequence[Part], k: int, buckets: str | None, n_probes: int | None) -> dict[str, Way]:
+    """Estimate what each mode costs."""
+    n_rows = sum(part.n_rows for part in parts)
+    code = 8 * n_words(n_bits)
+    all_ways = {"scan": Way(n_rows, n_rows * code)}
+    all_ways["cascade"] = all_ways["scan"]  # of short codes, and of codes with tables, which have no head
+    tail = code - 8 * HEAD_WORDS
+    if n_bits > 1024 and _has_heads(parts, buckets):
+        n_left = int(_SURVIVORS * n_rows) + min(n_rows, 2 * k)
+        all_ways["cascade"] = Way(n_rows, n_rows * 8 * HEAD_WORDS + n_left * tail)
+    if buckets is not None:
+        looked_at, read = 0, 0
+        for part in parts:
+            if part.buckets is None:
+                looked_at, read = looked_at + part.n_rows, read + part.n_rows * code
+                continue
+            rows, more = _in_buckets(part, k, n_probes)
+            looked_at, read = looked_at + rows, read + rows * code + more
+        all_ways["buckets"] = Way(looked_at, read)
+    return all_ways
+
+
+def _has_heads(parts: Sequence[Part], buckets: str | None) -> bool:
+    """Tell whether codes have heads, which those with tables have not."""
+    return buckets != "substrings" or all(part.buckets is None for part in parts)
+
+
+def _in_buckets(part: Part, k: int, n_probes: int | None) -> tuple[int, int]:
+    """Rows that a query finds in the buckets of a segment, and bytes that are read to choose buckets."""
+    if hasattr(part.buckets, "probes_for"):
+        rows = part.buckets.expected_rows(n_probes or part.buckets.probes_for(k))
+        return rows, part.buckets.centroids.nbytes
+    # Without a number of probes, near duplicates are found after two rounds or so.
+    n_lookups = n_probes or 1 + part.buckets.table_bits
+    return part.buckets.expected_rows(n_lookups), 64 * part.buckets.n_tables * n_lookups
+
+
+def _refuse(
+    k: int,
+    mode: str,
+    buckets: str | None,
+    n_probes: int | None,
+    has_vectors: bool,
+    can_estimate: bool,
     rerank: str | None,
     n_candidates: int | None,
-) -> Plan:
-    """Choose the way of a search; an option that the index cannot honour raises ValueError."""
+) -> None:
+    """Raise ValueError for an option that the index cannot honour."""
     if rerank == "exact" and not has_vectors:
         raise ValueError(
             'rerank="exact" needs vectors, and this index keeps codes only: make it with vectors="float32"'
         )
+    if rerank == "asymmetric" and not can_estimate:
+        raise ValueError('rerank="asymmetric" needs a linear encoder, and that of this index is not: use rerank=None')
     if n_candidates is not None and rerank is None:
         raise ValueError("n_candidates is how many rows are re-ranked, but rerank is None")
     if n_candidates is not None and n_candidates < k:
         raise ValueError(f"n_candidates must be at least k = {k}, got {n_candidates}")
-    reasons = []
-    if rerank == "auto":
-        rerank = "exact" if has_vectors else "asymmetric"
-        reasons.append(f"rerank={rerank!r}, because the index keeps {'vectors' if has_vectors else 'codes only'}")
-    if rerank is not None and n_candidates is None:
-        enough = max(8 * k, _LEAST_CANDIDATES)
-        why = _why_every_row(n_bits, metric, n_rows, enough, mode)
-        if why is None:
-            n_candidates = enough
-            reasons.append(f"the nearest {enough:,} by Hamming distance are re-ranked")
-        else:
-            reasons.append(f"the distance of every row is estimated, because {why}")
-    if mode == "auto":
-        every_row = rerank is not None and n_candidates is None
-        few = (n_candidates or k) * _CASCADE_SHARE <= n_rows
-        mode = "cascade" if n_bits >= _CASCADE_BITS and few and not every_row else "scan"
-        reasons.append(f"{mode}, because " + _why_mode(n_bits, few, every_row))
-    # Measured: of the true ten, 97 % are among the first 1,000 by estimate on codes of 128 bits, 99.5 % on longer ones.
-    # Where norms differ, errors do too, and a poor estimate may be that of a near row: more of them stay open.
-    n_exact = max(16 * k, 1024) if metric == "cosine" else max(64 * k, 8192)
-    return Plan(mode, rerank, n_candidates, n_exact, "; ".join(reasons) or "as asked")
+    if buckets is None and mode == "buckets":
+        raise ValueError('mode="buckets" needs buckets, and this index has none: make it with buckets="clusters"')
+    if buckets is None and n_probes is not None:
+        raise ValueError(f"n_probes is the number of buckets visited, and this index has none, got {n_probes}")
+    if n_probes is not None and mode not in ("auto", "buckets"):
+        raise ValueError(f"n_probes is the number of buckets visited, but mode is {mode!r}")
 
 
-def _why_every_row(n_bits: int, metric: str, n_rows: int, enough: int, mode: str) -> str | None:
+def _choose(
+    n_bits: int,
+    metric: str,
+    parts: Sequence[Part],
+    n_rows: int,
+    k: int,
+    wanted: int,
+    buckets: str | None,
+    n_probes: int | None,
+    estimates: bool,
+) -> tuple[str, str]:
+    """Choose a mode: its name, and why. Without a metric of vectors the cascade, which may overlook, is not chosen."""
+    if n_probes is not None:
+        return "buckets", f"{n_probes:,} of them are to be visited"
+    has_buckets = any(part.buckets is not None for part in parts)
+    if buckets == "substrings" and has_buckets and wanted <= _FEW_ANSWERS:
+        return "buckets", "substrings find the nearest rows exactly, or leave them to a scan"
+    costs = ways(n_bits, parts, k, buckets, n_probes)
+    every_row = estimates and _why_every_row(n_bits, metric, n_rows, wanted, "scan", buckets, True) is not None
+    few, has_heads = wanted * _CASCADE_SHARE <= n_rows, _has_heads(parts, buckets)
+    can_cascade = metric != "hamming" and n_bits >= _CASCADE_BITS and few and has_heads and not every_row
+    mode = "cascade" if can_cascade else "scan"
+    why = "" if buckets is None or has_buckets else "there are too few rows for buckets, and "
+    if buckets == "clusters" and has_buckets:
+        share = 100 * costs["buckets"].rows / max(1, n_rows)
+        if _BUCKETS_BYTE * costs["buckets"].bytes < costs[mode].bytes:
+            return "buckets", f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows"
+        why = f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows, and "
+    if metric == "hamming":
+        return mode, why + "it is exact"
+    return mode, why + _why_mode(n_bits, few, has_heads, every_row)
+
+
+def _why_every_row(
+    n_bits: int, metric: str, n_rows: int, enough: int, mode: str, buckets: str | None, can_estimate: bool
+) -> str | None:
     """Say why the distances of all rows are estimated, or None where Hamming distances choose among them."""
-    if mode == "cascade":
+    if mode == "cascade" or not can_estimate or (buckets == "substrings" and mode == "buckets"):
         return None
+    if mode == "buckets" and n_bits <= _CELL_BITS:
+        return "rows of a cell stand together"
     if n_bits <= _SHORT_BITS:
         return f"codes of {n_bits} bits are short"
     if metric != "cosine":
@@ -96,10 +273,12 @@ def _why_every_row(n_bits: int, metric: str, n_rows: int, enough: int, mode: str
     return None
 
 
-def _why_mode(n_bits: int, few: bool, every_row: bool) -> str:
+def _why_mode(n_bits: int, few: bool, has_heads: bool, every_row: bool) -> str:
     """Say why rows are scanned or go through the cascade."""
     if every_row:
         return "every row is looked at"
+    if not has_heads:
+        return "substrings do not pay for so many candidates, and codes with tables are read whole"
     if n_bits < _CASCADE_BITS:
         return f"codes of {n_bits} bits are not long enough for the cascade"
     return f"512 of {n_bits} bits rule most rows out" if few else "too large a share of the rows is wanted"

@@ -25,16 +25,18 @@ from numpy.typing import NDArray
 
 from . import kernels
 from ._threads import for_each_chunk
-from ._typing import Arrays, Codes, Floats, Keys, Mask, Projections, Rows, Vectors
+from ._typing import Arrays, Codes, Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
 from .codes import BLOCK_ROWS, CodeRows, to_words
 from .columns import Column, SparseRows
 from .metrics import Metric, squares
+from .segments import NO_RANKS, Segment
 
 SCALARS = {name: Column(np.float32) for name in ("offsets", "factors", "spreads")}
 """What is stored for each row beside its code."""
 
 _N_PLANES = 4  # bits of a quantised magnitude: the error it adds is a hundredth of that of the codes
 _TASK_QUERIES = 32
+_VISIT_QUERIES = 256
 
 
 @dataclass(frozen=True)
@@ -64,6 +66,8 @@ class Geometry:
         centre = np.zeros(encoder.dim, dtype=np.float32) if centre is None else np.asarray(centre, dtype=np.float32)
         if hasattr(encoder, "scale"):
             return cls(centre, encoder.scale, encoder.scale_variance, encoder.overlap)
+        if not getattr(encoder, "is_linear", True):  # nothing is estimated
+            return cls(centre, 1.0, 0.0, 0.0)
         probes = np.random.default_rng(0).standard_normal((64, encoder.dim)).astype(np.float32)
         ratios = squares(np.asarray(encoder.project(probes + centre))) / squares(probes)
         return cls(centre, 1 / float(ratios.mean()), float(ratios.var() / ratios.mean() ** 2), 0.0)
@@ -155,7 +159,7 @@ class AsymmetricQueries:
             variance,
         )
 
-    def some(self, which: slice) -> AsymmetricQueries:
+    def some(self, which: slice | Rows) -> AsymmetricQueries:
         """Return some of the queries."""
         return AsymmetricQueries(
             self.codes[which], self.planes[which], self.steps[which], self.totals[which], self.offsets[which],
@@ -186,6 +190,7 @@ def estimate_all(
     hidden: Mask,
     n_threads: int,
     *,
+    ranks: Ranks = NO_RANKS,
     bounds: Floats | None = None,
     n_errors: float = 0.0,
 ) -> Keys:
@@ -211,12 +216,33 @@ def estimate_all(
             q = queries.some(which)
             kernels.asymmetric.scan(
                 q.codes, q.planes, q.totals, q.steps, q.offsets, codes.head, codes.tail, columns["offsets"],
-                columns["factors"], columns["spreads"], margins[which], hidden, starts[part],
+                columns["factors"], columns["spreads"], margins[which], hidden, ranks, starts[part],
                 min(starts[part] + task_rows, n_rows), bounds[which], keys[part, which],
             )  # fmt: skip
 
     for_each_chunk(task, len(grid), 1, n_threads)
     return keys[0] if len(starts) == 1 else np.sort(np.concatenate(list(keys), axis=1), axis=1)[:, :k]
+
+
+def estimate_visited(
+    queries: AsymmetricQueries, segment: Segment, k: int, n_probes: int, hidden: Mask, n_threads: int, n_errors: float
+) -> Keys:
+    """Do as `estimate_all` for the rows in the `n_probes` nearest cells of each query."""
+    n_queries, cells, columns = len(queries.codes), segment.buckets, segment.columns
+    keys: Keys = np.empty((n_queries, min(k, segment.n_rows)), dtype=np.uint64)
+    margins = np.float32(n_errors) * queries.norms
+
+    def task(start: int, stop: int) -> None:
+        some = slice(start, stop)
+        q = queries.some(some)
+        kernels.asymmetric.visit(
+            q.codes, q.planes, q.totals, q.steps, q.offsets, segment.codes.head, segment.codes.tail, columns["offsets"],
+            columns["factors"], columns["spreads"], margins[some], hidden, segment.ranks,
+            cells.nearest_cells(q.codes, n_probes, 1), cells.offsets, keys[some],
+        )  # fmt: skip
+
+    for_each_chunk(task, n_queries, min(_VISIT_QUERIES, -(-n_queries // n_threads)) or 1, n_threads)
+    return keys
 
 
 def estimate_rows(queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, rows: Rows, n_threads: int) -> Floats:
@@ -244,21 +270,29 @@ def distances_of(keys: Keys) -> Floats:
 
 
 def exact_nearest(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, rows: Rows, lower: Floats, k: int
+    query: Vectors,
+    metric: Metric,
+    vectors: NDArray[np.floating] | SparseRows,
+    ids: Ids,
+    rows: Rows,
+    lower: Floats,
+    k: int,
 ) -> tuple[Rows, Floats, int]:
     """Find the `k` nearest of candidate rows by their vectors, without reading those that cannot be among them.
 
     Parameters
     ----------
+    ids : int64 array
+        Those of all rows, not only of candidates.
     rows : int64 array of shape (n,)
-        Candidates; in the order of their ids where distances are equal.
+        Candidates.
     lower : float32 array of shape (n,)
         What the distance of each is at least.
 
     Returns
     -------
     int64 array of shape (min(k, n),)
-        Rows, nearest first; of equal distances the smaller row first.
+        Rows, nearest first; of equal distances the smaller id first.
     float32 array of the same shape
         Their distances.
     int
@@ -272,26 +306,32 @@ def exact_nearest(
         rest = rest[: np.searchsorted(lower[rest], bound, side="right")]
         distances = np.concatenate([distances, metric.fast_distances(vectors[rows[rest]], query)])
         read = np.concatenate([read, rest])
-    best, exact = _decide(query, metric, vectors, rows[read], distances, k)
+    best, exact = _decide(query, metric, vectors, ids, rows[read], distances, k)
     return best, exact, len(read)
 
 
 def exact_of_all(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, hidden: Mask, k: int
+    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, ids: Ids, hidden: Mask, k: int
 ) -> tuple[Rows, Floats]:
     """Find the `k` nearest of all rows that are not hidden, by their vectors: rows and distances, nearest first."""
     distances = metric.fast_distances(vectors, query)
     rows = np.flatnonzero(~hidden) if hidden.size else np.arange(len(vectors))
-    return _decide(query, metric, vectors, rows, distances[rows] if hidden.size else distances, k)
+    return _decide(query, metric, vectors, ids, rows, distances[rows] if hidden.size else distances, k)
 
 
 def _decide(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, rows: Rows, distances: Floats, k: int
+    query: Vectors,
+    metric: Metric,
+    vectors: NDArray[np.floating] | SparseRows,
+    ids: Ids,
+    rows: Rows,
+    distances: Floats,
+    k: int,
 ) -> tuple[Rows, Floats]:
     """Choose the `k` nearest of rows: float32 finds all that may be among them, ties included, float64 decides."""
     if len(rows) > k:
         bound = np.partition(distances, k - 1)[k - 1]
         rows = rows[distances <= bound + metric.rounding(bound, vectors, rows, query)]
     exact = metric.distances(vectors[rows], query)
-    best = np.lexsort((rows, exact))[:k]
+    best = np.lexsort((ids[rows], exact))[:k]
     return rows[best], exact[best]

@@ -9,18 +9,16 @@ import numpy as np
 
 from . import kernels
 from ._threads import for_each_chunk
-from ._typing import Codes, Distances, HeadDistances, Ids, Keys, Mask, Rows
+from ._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from .codes import BLOCK_ROWS, CodeRows
-from .results import NO_ID
-
-NONE = np.uint64(np.iinfo(np.uint64).max)
-"""The key that stands where there is no row; it sorts behind all others."""
+from .results import NO_KEY
 
 NO_BOUND = int(np.iinfo(np.int32).max)
 
 DEFAULT_MISS = 1e-3
 """The probability with which the cascade may overlook the k-th nearest row."""
 
+_NO_RANKS: Ranks = np.empty(0, dtype=np.int32)
 # Rows of a task when the rows of one query are split: enough that its hand-over does not count.
 _LEAST_TASK_ROWS = 8 * BLOCK_ROWS
 # Rows of a task of a range search, whose answers are all kept until its end.
@@ -31,7 +29,7 @@ _CASCADE_VALUES = 2**24
 _SHARING_QUERIES = 32
 
 
-def nearest(codes: CodeRows, n_rows: int, queries: Codes, k: int, hidden: Mask, n_threads: int) -> Keys:
+def nearest(codes: CodeRows, n_rows: int, queries: Codes, k: int, hidden: Mask, ranks: Ranks, n_threads: int) -> Keys:
     """Find the `k` nearest rows of each query, exactly.
 
     Parameters
@@ -42,12 +40,14 @@ def nearest(codes: CodeRows, n_rows: int, queries: Codes, k: int, hidden: Mask, 
     k : int
     hidden : bool array of shape (n_rows,), or empty
         Rows that must not be answers.
+    ranks : int32 array of shape (n_rows,), or empty
+        Places of rows in the order of their ids; then keys have ranks in place of rows.
     n_threads : int
 
     Returns
     -------
     uint64 array of shape (n_queries, min(k, n_rows))
-        Keys in ascending order, `NONE` where there are fewer rows.
+        Keys in ascending order, `NO_KEY` where there are fewer rows.
     """
     k = min(k, n_rows)
     if len(queries) < 2 * n_threads:  # too few to keep all threads busy: split rows
@@ -62,7 +62,7 @@ def nearest(codes: CodeRows, n_rows: int, queries: Codes, k: int, hidden: Mask, 
             part, first = divmod(number, n_query_tasks)
             some = slice(first * task_queries, (first + 1) * task_queries)
             rows = part * task_rows, min((part + 1) * task_rows, n_rows)
-            _scan(codes, queries[some], hidden, rows, NO_BOUND, keys[part, some])
+            _scan(codes, queries[some], hidden, ranks, rows, NO_BOUND, keys[part, some])
 
     for_each_chunk(task, n_row_tasks * n_query_tasks, 1, n_threads)
     return keys[0] if n_row_tasks == 1 else np.sort(np.concatenate(list(keys), axis=1), axis=1)[:, :k]
@@ -83,18 +83,26 @@ def within(
             some = queries[first : first + _SHARING_QUERIES]
             rows = row, min(row + _RANGE_TASK_ROWS, n_rows)
             keys = np.empty((len(some), rows[1] - rows[0]), dtype=np.uint64)
-            _scan(codes, some, hidden, rows, radius + 1, keys)
-            valid = keys != NONE
+            _scan(codes, some, hidden, _NO_RANKS, rows, radius + 1, keys)
+            valid = keys != NO_KEY
             parts[number] = first + np.nonzero(valid)[0], keys[valid]
 
     for_each_chunk(task, len(grid), 1, n_threads)
     query = np.concatenate([part[0] for part in parts])
     keys = np.concatenate([part[1] for part in parts])
-    return query, distances_of(keys), rows_of(keys)
+    return query, distances_of(keys), (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def cascade(
-    codes: CodeRows, n_rows: int, n_bits: int, queries: Codes, k: int, hidden: Mask, miss: float, n_threads: int
+    codes: CodeRows,
+    n_rows: int,
+    n_bits: int,
+    queries: Codes,
+    k: int,
+    hidden: Mask,
+    ranks: Ranks,
+    miss: float,
+    n_threads: int,
 ) -> tuple[Keys, Rows]:
     """Find the `k` nearest rows of each query, looking at the whole code of few rows.
 
@@ -104,12 +112,12 @@ def cascade(
     Returns
     -------
     uint64 array of shape (n_queries, min(k, n_rows))
-        Keys in ascending order, `NONE` where there are fewer rows.
+        Keys in ascending order, `NO_KEY` where there are fewer rows.
     int64 array of shape (n_queries,)
         How many rows were looked at beyond their heads.
     """
-    run = _Cascade(codes, n_rows, n_bits, min(k, n_rows), hidden, miss)
-    keys: Keys = np.full((len(queries), run.k), NONE)
+    run = _Cascade(codes, n_rows, n_bits, min(k, n_rows), hidden, ranks, miss)
+    keys: Keys = np.full((len(queries), run.k), NO_KEY)
     n_survivors: Rows = np.zeros(len(queries), dtype=np.int64)
     group = max(1, min(_SHARING_QUERIES, _CASCADE_VALUES // n_rows))
 
@@ -125,22 +133,29 @@ def cascade(
     return keys, n_survivors
 
 
-class _Cascade:
-    """The cascade over the rows of one segment.
+def checks_of(codes: CodeRows, n_bits: int, miss: float) -> tuple[Keys, Rows, float]:
+    """Where the cascade checks a row: ends of stages in words of the tail, bits read by then, and standard deviations.
 
-    A row is checked after its head, and again each time the words read of it have doubled.
+    The first check is after the head, and then each time the words read have doubled.
     """
+    n_head, n_tail = codes.n_head, codes.tail.shape[1]
+    checks = [n_head * (2**i - 1) for i in range(1, 32) if n_head * (2**i - 1) < n_tail]
+    stage_ends: Keys = np.array([*checks, n_tail], dtype=np.uint64)
+    words = n_head + np.concatenate([[0], stage_ends.astype(np.int64)])
+    prefix_bits: Rows = np.minimum(64 * words, n_bits)
+    # The checks share the probability; the last one, of the whole distance, overlooks nothing.
+    return stage_ends, prefix_bits, -NormalDist().inv_cdf(max(miss / len(stage_ends), sys.float_info.min))
 
-    def __init__(self, codes: CodeRows, n_rows: int, n_bits: int, k: int, hidden: Mask, miss: float) -> None:
+
+class _Cascade:
+    """The cascade over the rows of one segment."""
+
+    def __init__(
+        self, codes: CodeRows, n_rows: int, n_bits: int, k: int, hidden: Mask, ranks: Ranks, miss: float
+    ) -> None:
         self.k = k
-        self._codes, self._n_rows, self._n_bits, self._hidden = codes, n_rows, n_bits, hidden
-        n_head, n_tail = codes.n_head, codes.tail.shape[1]
-        checks = [n_head * (2**i - 1) for i in range(1, 32) if n_head * (2**i - 1) < n_tail]
-        self._stage_ends: Keys = np.array([*checks, n_tail], dtype=np.uint64)
-        words = n_head + np.concatenate([[0], self._stage_ends.astype(np.int64)])
-        self._prefix_bits: Rows = np.minimum(64 * words, n_bits)
-        # The checks share the probability; the last one, of the whole distance, overlooks nothing.
-        self._z = -NormalDist().inv_cdf(max(miss / len(self._stage_ends), sys.float_info.min))
+        self._codes, self._n_rows, self._n_bits, self._hidden, self._ranks = codes, n_rows, n_bits, hidden, ranks
+        self._stage_ends, self._prefix_bits, self._z = checks_of(codes, n_bits, miss)
 
     def search(self, queries: Codes, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
         """Answer some queries, with the rows split over threads."""
@@ -165,8 +180,8 @@ class _Cascade:
         limits = np.empty(len(self._prefix_bits), dtype=np.int64)
         found = np.empty(room, dtype=np.uint64)
         count, reach, n_first = kernels.hamming.first_bound(
-            query_tail, tail, heads, least, self._n_rows, self._n_bits, self._stage_ends, self._prefix_bits, self._z,
-            2 * self.k + 32, found, self.k, limits,
+            query_tail, tail, heads, least, self._ranks, self._n_rows, self._n_bits, self._stage_ends,
+            self._prefix_bits, self._z, 2 * self.k + 32, found, self.k, limits,
         )  # fmt: skip
         parts, counts = [found[:count]], [n_first]
 
@@ -177,6 +192,7 @@ class _Cascade:
                 tail,
                 heads,
                 least,
+                self._ranks,
                 start,
                 stop,
                 reach,
@@ -195,31 +211,20 @@ class _Cascade:
 
 
 def distances_of(keys: Keys) -> Distances:
-    """Return the distances of keys; the largest int32 for `NONE`."""
+    """Return the distances of keys; the largest int32 for `NO_KEY`."""
     distances: Distances = np.minimum(keys >> np.uint64(32), NO_BOUND).astype(np.int32)
     return distances
 
 
-def rows_of(keys: Keys) -> Rows:
-    """Return the rows of keys; meaningless for `NONE`."""
-    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
-def ids_of(keys: Keys, ids: Ids) -> Ids:
-    """Return the ids of keys, given those of all rows; -1 for `NONE`."""
-    none = keys == NONE
-    if not none.any():
-        return ids[rows_of(keys)]
-    return np.where(none, NO_ID, ids[np.where(none, 0, rows_of(keys))])
-
-
-def _scan(codes: CodeRows, queries: Codes, hidden: Mask, rows: tuple[int, int], bound: int, keys: Keys) -> None:
+def _scan(
+    codes: CodeRows, queries: Codes, hidden: Mask, ranks: Ranks, rows: tuple[int, int], bound: int, keys: Keys
+) -> None:
     """Run the kernel on some queries and rows."""
     tails = np.ascontiguousarray(queries[:, codes.n_head :])
     n_tail = codes.tail.shape[1]
     # Checks at every 64 words of long codes; more of them cost as much as the reading that they save.
     stage_ends = np.array([*range(64, n_tail, 64), n_tail], dtype=np.uint64)
-    kernels.hamming.scan(queries, tails, codes.head, codes.tail, hidden, *rows, bound, stage_ends, keys)
+    kernels.hamming.scan(queries, tails, codes.head, codes.tail, hidden, ranks, *rows, bound, stage_ends, keys)
 
 
 def _rows_of_a_task(n_rows: int, n_threads: int) -> int:

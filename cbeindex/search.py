@@ -8,17 +8,21 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from . import rerank, scan
+from . import candidates, kernels, rerank, scan
 from ._threads import for_each_chunk
 from ._typing import Floats, Ids, Keys, Mask, Rows, Vectors
+from .candidates import View
 from .metrics import Metric
 from .planner import Plan
-from .rerank import AsymmetricQueries
-from .results import NO_HAMMING_DISTANCE, NO_ID, RangeResult, SearchResult, nearest_of, ranges_of
+from .rerank import SCALARS, AsymmetricQueries
+from .results import NO_HAMMING_DISTANCE, NO_ID, NO_KEY, RangeResult, SearchResult, nearest_of, ranges_of
 from .segments import Segment
 
 # So many standard errors from an estimate the true distance does not lie (once in 16,000 times).
 _SURE = 4.0
+# So many that of the nearest few one in a thousand is not read; measured, 4 reads half as many vectors again and finds
+# nothing more.
+_LIKELY = 3.0
 # Vectors of a range search that are read at a time.
 _READ_ROWS = 1024
 
@@ -37,6 +41,8 @@ class Search:
     n_bits : int
     allow, deny : int64 arrays, or None
     n_threads : int
+    margins : float32 array of shape (n_queries, n_bits), or None
+        How certain queries are of their bits.
     """
 
     segments: tuple[Segment, ...]
@@ -47,6 +53,7 @@ class Search:
     allow: Ids | None
     deny: Ids | None
     n_threads: int
+    margins: Floats | None = None
     stats: dict[str, Any] = field(default_factory=dict)
 
     def nearest(self, plan: Plan, k: int) -> SearchResult:
@@ -57,7 +64,7 @@ class Search:
         missing = NO_HAMMING_DISTANCE if plan.rerank is None else np.inf
         distances, ids = nearest_of([a[0] for a in answers], [a[1] for a in answers], len(self.vectors), k, missing)
         errors = self._errors_of(distances, ids) if plan.rerank == "asymmetric" else None
-        self.stats |= {"mode": plan.mode, "rerank": plan.rerank, "rows": sum(s.n_rows for s in self.segments)}
+        self.stats = {"mode": plan.mode, "rerank": plan.rerank, "rows": 0, **self.stats}
         return SearchResult(distances, ids, self.stats, errors)
 
     def within(self, plan: Plan, radius: float) -> RangeResult:
@@ -74,57 +81,69 @@ class Search:
 
     def _nearest_in(self, segment: Segment, plan: Plan, k: int) -> tuple[NDArray[Any], Ids]:
         """Find the nearest rows of one segment: distances and ids, ascending."""
-        hidden = segment.hidden(self.allow, self.deny)
         if self.queries is None:
-            return self._exactly_of_all(segment, hidden, k)
+            self.stats["rows"] = self.stats.get("rows", 0) + segment.n_rows
+            return self._exactly_of_all(segment, segment.hidden(self.allow, self.deny), k)
+        view = View.of(segment, self.allow, self.deny, tuple(SCALARS))
+        self.stats["rows"] = self.stats.get("rows", 0) + view.part.n_rows
+        if not view.part.n_rows:
+            none = np.empty((len(self.vectors), 0), dtype=np.int32 if plan.rerank is None else np.float32)
+            return none, none.astype(np.int64)
         if plan.rerank is None or plan.n_candidates is not None:
-            keys = self._hamming_keys(segment, plan, plan.n_candidates or k, hidden)
+            keys = candidates.nearest(
+                view, plan, self.n_bits, self.queries.codes, plan.n_candidates or k, self.n_threads, self.stats,
+                margins=self.margins,
+            )  # fmt: skip
             if plan.rerank is None:
-                return scan.distances_of(keys), scan.ids_of(keys, segment.ids)
+                return scan.distances_of(keys), segment.ids_of(keys)
             return self._rerank(segment, plan, keys, k)
-        wanted, n_errors = (plan.n_exact, _SURE) if plan.rerank == "exact" else (k, 0.0)
-        keys = rerank.estimate_all(
-            self.queries, segment.codes, segment.columns, wanted, hidden, self.n_threads, n_errors=n_errors
-        )
+        wanted, n_errors = (plan.n_exact, _LIKELY) if plan.rerank == "exact" else (k, 0.0)
+        keys = view.of_segment(self._estimated_keys(view, plan, wanted, n_errors))
         if plan.rerank == "asymmetric":
-            return rerank.distances_of(keys), scan.ids_of(keys, segment.ids)
-        rows = np.where(keys == scan.NONE, 0, scan.rows_of(keys))
-        margins = n_errors * self.queries.norms[:, np.newaxis] * segment.columns["spreads"][rows]
+            return rerank.distances_of(keys), segment.ids_of(keys)
+        margins = n_errors * self.queries.norms[:, np.newaxis] * segment.columns["spreads"][segment.rows_of(keys)]
         return self._exactly_by_keys(segment, keys, rerank.distances_of(keys) + margins, k)
 
-    def _hamming_keys(self, segment: Segment, plan: Plan, k: int, hidden: Mask) -> Keys:
+    def _estimated_keys(self, view: View, plan: Plan, k: int, n_errors: float) -> Keys:
+        """Find the nearest rows by estimated distances: in the cells that the plan visits, or among all rows."""
         assert self.queries is not None
-        codes = self.queries.codes
-        if plan.mode == "scan" or segment.codes.tail.shape[1] == 0:
-            return scan.nearest(segment.codes, segment.n_rows, codes, k, hidden, self.n_threads)
-        keys, survivors = scan.cascade(
-            segment.codes, segment.n_rows, self.n_bits, codes, k, hidden, scan.DEFAULT_MISS, self.n_threads
-        )
-        self.stats["survivors"] = self.stats.get("survivors", 0) + int(survivors.sum())
+        part, hidden = view.part, view.hidden
+        n_probes = candidates.cells_to_visit(view, plan)
+        open_ = np.ones(len(self.vectors), dtype=np.bool_)
+        keys: Keys = np.empty((len(self.vectors), min(k, part.n_rows)), dtype=np.uint64)
+        if n_probes is not None:
+            keys = rerank.estimate_visited(self.queries, part, k, n_probes, hidden, self.n_threads, n_errors)
+            open_ = candidates.missing_answers(keys, plan.k, view.n_visible)
+            self.stats["buckets"] = self.stats.get("buckets", 0) + n_probes * len(keys)
+        if open_.any():
+            asked = self.queries if open_.all() else self.queries.some(np.flatnonzero(open_))
+            keys[open_] = rerank.estimate_all(
+                asked, part.codes, part.columns, k, hidden, self.n_threads, ranks=part.ranks, n_errors=n_errors
+            )
         return keys
 
     def _rerank(self, segment: Segment, plan: Plan, keys: Keys, k: int) -> tuple[NDArray[Any], Ids]:
         """Estimate the distances of candidates, and go on to exact ones if the plan says so."""
         assert self.queries is not None
-        rows = np.where(keys == scan.NONE, 0, scan.rows_of(keys))
+        if not plan.can_estimate:
+            nothing_known = np.full(keys.shape, -np.inf, dtype=np.float32)
+            return self._exactly(segment, segment.rows_of(keys), (keys != NO_KEY).sum(axis=1), nothing_known, k)
+        rows = segment.rows_of(keys)
         estimates = rerank.estimate_rows(self.queries, segment.codes, segment.columns, rows, self.n_threads)
-        estimates[keys == scan.NONE] = np.inf
+        estimates[keys == NO_KEY] = np.inf
         if plan.rerank == "exact":
             return self._exactly_by_keys(segment, keys, estimates, k)
-        order = np.lexsort((rows, estimates), axis=1)[:, :k]
-        near = np.take_along_axis(estimates, order, axis=1)
-        ids = np.where(np.isinf(near), NO_ID, segment.ids[np.take_along_axis(rows, order, axis=1)])
-        return near, ids
+        ids = segment.ids_of(keys)
+        order = np.lexsort((ids, estimates), axis=1)[:, :k]
+        return np.take_along_axis(estimates, order, axis=1), np.take_along_axis(ids, order, axis=1)
 
     def _exactly_by_keys(self, segment: Segment, keys: Keys, estimates: Floats, k: int) -> tuple[NDArray[Any], Ids]:
         """Compute the distances of candidates from their vectors, where their estimates leave it open."""
         assert self.queries is not None
-        valid = keys != scan.NONE
-        rows = [scan.rows_of(row[ok]) for row, ok in zip(keys, valid, strict=True)]
-        near = np.where(valid, estimates, 0)
-        every = np.where(valid, scan.rows_of(keys), 0)
-        lower = self.queries.lower_bounds(near, segment.columns, every, _SURE)
-        return self._exactly(segment, rows, [low[ok] for low, ok in zip(lower, valid, strict=True)], k)
+        valid = keys != NO_KEY
+        rows = segment.rows_of(keys)
+        lower = self.queries.lower_bounds(np.where(valid, estimates, 0), segment.columns, rows, _LIKELY)
+        return self._exactly(segment, rows, valid.sum(axis=1), lower, k)
 
     def _exactly_of_all(self, segment: Segment, hidden: Mask, k: int) -> tuple[NDArray[Any], Ids]:
         """Find the nearest of all rows by their vectors, for each query."""
@@ -133,22 +152,32 @@ class Search:
 
         def task(start: int, stop: int) -> None:
             for i in range(start, stop):
-                best, near = rerank.exact_of_all(self.vectors[i], self.metric, segment.columns["vectors"], hidden, k)
+                best, near = rerank.exact_of_all(
+                    self.vectors[i], self.metric, segment.columns["vectors"], segment.ids, hidden, k
+                )
                 distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
 
         for_each_chunk(task, len(self.vectors), 1, self.n_threads)
         return distances, ids
 
-    def _exactly(self, segment: Segment, rows: list[Rows], lower: list[Floats], k: int) -> tuple[NDArray[Any], Ids]:
-        """Find the nearest of candidate rows by their vectors, for each query."""
+    def _exactly(self, segment: Segment, rows: Rows, counts: Rows, lower: Floats, k: int) -> tuple[NDArray[Any], Ids]:
+        """Find the nearest of candidates by their vectors: of the first `counts` of `rows`, for each query."""
         distances = np.full((len(rows), k), np.inf, dtype=np.float32)
         ids = np.full((len(rows), k), NO_ID, dtype=np.int64)
         n_read = np.zeros(len(rows), dtype=np.int64)
+        vectors = segment.columns["vectors"]
 
         def task(start: int, stop: int) -> None:
+            if isinstance(vectors, np.ndarray) and vectors.dtype == np.float32:
+                some = slice(start, stop)
+                kernels.exact.nearest(
+                    self.vectors[some], vectors, segment.ids, rows[some], counts[some], lower[some],
+                    self.metric.number, distances[some], ids[some], n_read[some],
+                )  # fmt: skip
+                return
             for i in range(start, stop):
                 best, near, n_read[i] = rerank.exact_nearest(
-                    self.vectors[i], self.metric, segment.columns["vectors"], rows[i], lower[i], k
+                    self.vectors[i], self.metric, vectors, segment.ids, rows[i, : counts[i]], lower[i, : counts[i]], k
                 )
                 distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
 
@@ -160,7 +189,7 @@ class Search:
         """Find the rows of one segment within `radius` of query `i`: rows and distances."""
         if self.queries is None or plan.rerank == "exact":
             rows = np.arange(segment.n_rows)[~hidden] if hidden.size else np.arange(segment.n_rows)
-            if self.queries is not None:
+            if self.queries is not None and plan.can_estimate:
                 query = self.queries.some(slice(i, i + 1))
                 estimates = rerank.estimate_rows(
                     query, segment.codes, segment.columns, rows[np.newaxis], self.n_threads
@@ -178,8 +207,8 @@ class Search:
         keys = rerank.estimate_all(
             query, segment.codes, segment.columns, segment.n_rows, hidden, self.n_threads, bounds=bounds
         )[0]
-        keys = keys[keys != scan.NONE]
-        return scan.rows_of(keys), rerank.distances_of(keys)
+        keys = keys[keys != NO_KEY]
+        return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64), rerank.distances_of(keys)
 
     def _errors_of(self, distances: Floats, ids: Ids) -> Floats:
         """Standard errors of the estimated distances to `ids`; NaN for none."""

@@ -1,31 +1,57 @@
 """Rows: immutable segments, a buffer that grows, and the snapshot that a search works on.
 
 A segment holds rows in the order of their ids, so that "first row" and "smallest id" are the same to kernels, and an
-id is found by bisection. New rows go to the buffer; it becomes a segment when it is full. A writer changes nothing that
-a reader can see: it fills room behind the rows in use, or makes new arrays, and then puts a new snapshot in place of
-the old one in one step. So readers never wait, and no search sees half of a change.
+id is found by bisection; where buckets want another order, it knows both. New rows go to the buffer; it becomes a
+segment when it is full, and gets its buckets then. Segments that are not much larger than those after them are joined
+with them, so that there are few. A writer changes nothing that a reader can see: it fills room behind the rows in use,
+or makes new arrays, and then puts a new snapshot in place of the old one in one step. So readers never wait, and no
+search sees half of a change.
 """
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ._typing import Codes, Ids, Mask, Rows
+from ._typing import Codes, Ids, Keys, Mask, Ranks, Rows
 from .codes import CodeRows, n_words
 from .columns import Column
+from .errors import CorruptIndexFileError
+from .planner import Part
+from .results import NO_ID, NO_KEY
 
 # The buffer becomes a segment at this many rows, or at so many bytes; batches of half of it are segments at once.
 _BUFFER_ROWS = 2**16
 _BUFFER_BYTES = 2**27
 _LEAST_ROWS = 64
+# Rows without buckets are all looked at: with buckets, fewer of them wait in the buffer.
+_BUCKETS_BUFFER_ROWS = 2**12
+# Segments that are not joined with others: what is won does not pay for the copy.
+_LARGE_ROWS = 2**22
+_LARGE_BYTES = 2**30
 
 NOT_HIDDEN: Mask = np.zeros(0, dtype=np.bool_)
+NO_RANKS: Ranks = np.zeros(0, dtype=np.int32)
+
+
+class Buckets(Protocol):
+    """What a segment knows of its rows beyond their codes, to find near ones without looking at all."""
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that it takes."""
+
+
+class BucketMaker(Protocol):
+    """A way to make buckets."""
+
+    def arrange(self, segment: Segment) -> Segment:
+        """Return the segment with buckets, its rows in the order that they want; as it is if it is too small."""
 
 
 @dataclass(frozen=True)
@@ -34,16 +60,23 @@ class Segment:
 
     Attributes
     ----------
-    ids : int64 array of shape (n_rows,), ascending
+    ids : int64 array of shape (n_rows,)
+        Ascending, unless there is `order`.
     codes : CodeRows
     columns : dict of arrays or SparseRows with n_rows entries each
     removed : bool array of shape (n_rows,), or empty while no row is removed
+    order, ranks : int32 arrays of shape (n_rows,), or empty
+        The rows in the order of their ids, and the place of each row in it; empty where rows are in that order.
+    buckets : Buckets, or None
     """
 
     ids: Ids
     codes: CodeRows
     columns: dict[str, Any]
     removed: Mask
+    order: Ranks = field(default_factory=lambda: NO_RANKS)
+    ranks: Ranks = field(default_factory=lambda: NO_RANKS)
+    buckets: Any = None
 
     @property
     def n_rows(self) -> int:
@@ -57,12 +90,48 @@ class Segment:
 
     def find(self, ids: Ids) -> Rows:
         """Return the row of each id, -1 where this segment does not have it (any more)."""
-        rows = np.searchsorted(self.ids, ids)
+        if not self.n_rows:
+            return np.full(len(ids), -1)
+        rows = np.searchsorted(self.ids, ids, sorter=self.order if self.order.size else None)
         rows[rows == self.n_rows] = 0
-        found = self.ids[rows] == ids if self.n_rows else np.zeros(len(ids), dtype=np.bool_)
+        if self.order.size:
+            rows = self.order[rows].astype(np.int64)
+        found = self.ids[rows] == ids
         if self.removed.size:
             found &= ~self.removed[rows]
         return np.where(found, rows, -1)
+
+    def rows_of(self, keys: Keys) -> Rows:
+        """Return the rows of keys; 0 for no key."""
+        ranks = np.where(keys == NO_KEY, 0, keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+        if not self.order.size:
+            return ranks
+        if ranks.size and ranks.max() >= self.n_rows:
+            raise CorruptIndexFileError(f"ranks of rows must be below {self.n_rows}")
+        rows = self.order[ranks].astype(np.int64)
+        if rows.size and (rows.min() < 0 or rows.max() >= self.n_rows):  # a file may say anything, and kernels trust it
+            raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}")
+        return rows
+
+    def ids_of(self, keys: Keys) -> Ids:
+        """Return the ids of keys; -1 for no key."""
+        return np.where(keys == NO_KEY, NO_ID, self.ids[self.rows_of(keys)])
+
+    def check(self, columns: Mapping[str, Column]) -> None:
+        """Raise CorruptIndexFileError if a segment from a file makes no sense, at the cost of reading all of it."""
+        places = np.arange(self.n_rows)
+        ids = self.ids
+        if self.order.size:
+            if not np.array_equal(np.sort(self.order), places) or not np.array_equal(self.ranks[self.order], places):
+                raise CorruptIndexFileError("the order of rows must have each of them once")
+            ids = self.ids[self.order]
+        if (ids[1:] <= ids[:-1]).any() or ids[0] < 0:
+            raise CorruptIndexFileError("ids must be 0 or more and in order")
+        for name, column in columns.items():
+            if column.is_sparse:
+                self.columns[name].check(column.shape[0])
+        if hasattr(self.buckets, "checked"):
+            self.buckets.checked()
 
     def without(self, rows: Rows) -> Segment:
         """Return the segment with some rows marked as removed."""
@@ -85,11 +154,19 @@ class Segment:
             hidden[rows[rows >= 0]] = True
         return hidden
 
-    def take(self, rows: Rows) -> Segment:
-        """Return some rows as a segment; `rows` must be in the order of their ids."""
+    def allowed(self, allow: Ids, deny: Ids | None) -> Rows:
+        """Return the rows that may be answers, in the order of their ids."""
+        rows = self.find(allow if deny is None else np.setdiff1d(allow, deny))
+        return rows[rows >= 0]
+
+    def take(self, rows: Rows, names: Collection[str] | None = None) -> Segment:
+        """Return some rows as a segment without buckets, with all or some columns.
+
+        `rows` must be in the order of their ids.
+        """
         codes = CodeRows.empty(len(rows), 64 * (self.codes.n_head + self.codes.tail.shape[1]))
         codes.write(0, self.codes.take(rows))
-        columns = {name: values[rows] for name, values in self.columns.items()}
+        columns = {name: self.columns[name][rows] for name in (self.columns if names is None else names)}
         return Segment(self.ids[rows], codes, columns, self.removed[rows] if self.removed.size else NOT_HIDDEN)
 
     def in_order(self) -> Segment:
@@ -100,10 +177,11 @@ class Segment:
         return self.take(np.argsort(self.ids, kind="stable")).without_removed()
 
     def without_removed(self) -> Segment:
-        """Return the rows that are not removed."""
-        if not self.removed.size:
-            return self
-        return replace(self.take(np.flatnonzero(~self.removed)), removed=NOT_HIDDEN)
+        """Return the rows that are not removed, in the order of their ids, without buckets."""
+        if not self.removed.size and not self.order.size:
+            return replace(self, buckets=None)
+        rows = self.order.astype(np.int64) if self.order.size else np.arange(self.n_rows)
+        return replace(self.take(rows[~self.removed[rows]] if self.removed.size else rows), removed=NOT_HIDDEN)
 
 
 class Snapshot(NamedTuple):
@@ -129,9 +207,14 @@ class Snapshot(NamedTuple):
         if not found.all():
             raise ValueError(f"id {ids[~found][0]} is not in the index")
 
+    def parts(self) -> list[Part]:
+        """Describe the segments for the planner."""
+        return [Part(segment.n_rows, segment.buckets) for segment in self.segments]
+
     def stats(self) -> dict[str, Any]:
         """Count rows, segments and bytes."""
         columns = {name for segment in self.segments for name in segment.columns}
+        buckets = [s.order.nbytes + s.ranks.nbytes + s.buckets.nbytes for s in self.segments if s.buckets is not None]
         return {
             "rows": self.n_rows,
             "removed": sum(s.n_removed for s in self.segments),
@@ -140,6 +223,7 @@ class Snapshot(NamedTuple):
                 "codes": sum(s.codes.nbytes for s in self.segments),
                 "ids": sum(s.ids.nbytes for s in self.segments),
                 "removed": sum(s.removed.nbytes for s in self.segments),
+                "buckets": sum(buckets),
                 **{name: sum(s.columns[name].nbytes for s in self.segments) for name in sorted(columns)},
             },
         }
@@ -217,14 +301,20 @@ class RowStore:
     n_bits : int
     columns : mapping of str to Column
         What else is stored for each row.
+    buckets : BucketMaker, or None
     """
 
-    def __init__(self, n_bits: int, columns: Mapping[str, Column] | None = None) -> None:
+    def __init__(
+        self, n_bits: int, columns: Mapping[str, Column] | None = None, buckets: BucketMaker | None = None
+    ) -> None:
         self.n_bits = n_bits
         self.columns = dict(columns or {})
+        self.buckets = buckets
         row_bytes = 8 * n_words(n_bits) + sum(column.row_bytes for column in self.columns.values())
-        self._buffer_rows = max(_LEAST_ROWS, min(_BUFFER_ROWS, _BUFFER_BYTES // max(1, row_bytes)))
-        self._lock = threading.RLock()
+        most = _BUFFER_ROWS if buckets is None else _BUCKETS_BUFFER_ROWS
+        self._buffer_rows = max(_LEAST_ROWS, min(most, _BUFFER_BYTES // max(1, row_bytes)))
+        self._large_rows = min(_LARGE_ROWS, _LARGE_BYTES // max(1, row_bytes))
+        self.lock = threading.RLock()
         self._next_id = 0
         self._sealed: tuple[Segment, ...] = ()
         self._buffer = self._new_buffer(_LEAST_ROWS)
@@ -272,7 +362,7 @@ class RowStore:
         -------
         int64 array of shape (n,)
         """
-        with self._lock:
+        with self.lock:
             if ids is None:
                 if self._next_id + len(words) >= 2**63:
                     raise ValueError(f"there are no new ids after {self._next_id - 1}; give ids")
@@ -292,27 +382,56 @@ class RowStore:
 
     def remove(self, ids: Ids) -> None:
         """Remove rows; an id that there is not is an error, and then nothing is removed."""
-        with self._lock:
+        with self.lock:
             taken = self._taken(ids)
             if not taken.all():
                 raise ValueError(f"id {ids[~taken][0]} is not in the index")
             self._remove(ids)
             self._publish()
 
+    def seal(self) -> tuple[Segment, ...]:
+        """Turn the buffer into a segment too, and return all segments."""
+        with self.lock:
+            rest = self._buffer.view().in_order().without_removed()
+            if rest.n_rows:
+                self._seal(rest)
+            self._buffer = self._new_buffer(_LEAST_ROWS)
+            self._publish()
+            return self._sealed
+
+    def restore(self, segments: tuple[Segment, ...], next_id: int) -> None:
+        """Put segments into an empty store."""
+        self._sealed, self._next_id = segments, next_id
+        self._publish()
+
     def compact(self) -> None:
         """Drop removed rows and join all segments to one."""
-        with self._lock:
+        with self.lock:
             self._replace_all(self.snapshot().segments)
 
     def _replace_all(self, segments: tuple[Segment, ...]) -> None:
-        parts = [segment.without_removed() for segment in segments]
-        parts = [part for part in parts if part.n_rows]
-        self._sealed = (self._joined(parts),) if parts else ()
+        parts = [part for part in segments if part.n_rows > part.n_removed]
+        self._sealed = (self._arranged(self._joined(parts)),) if parts else ()
         self._buffer = self._new_buffer(_LEAST_ROWS)
         self._publish()
 
-    def _joined(self, segments: list[Segment]) -> Segment:
-        """Join segments without removed rows to one, in the order of ids."""
+    def _seal(self, segment: Segment) -> None:
+        """Put a segment behind the others, joined with those before it that are not much larger."""
+        before = [part for part in self._sealed if part.n_rows > part.n_removed]
+        parts = [segment]
+        n_rows = segment.n_rows
+        while before and before[-1].n_rows < 2 * n_rows and before[-1].n_rows + n_rows <= self._large_rows:
+            parts.insert(0, before.pop())
+            n_rows += parts[0].n_rows
+        joined = self._joined(parts) if len(parts) > 1 else segment
+        self._sealed = (*before, self._arranged(joined))
+
+    def _arranged(self, segment: Segment) -> Segment:
+        return segment if self.buckets is None else self.buckets.arrange(segment)
+
+    def _joined(self, segments: Sequence[Segment]) -> Segment:
+        """Join segments to one, in the order of ids, without removed rows and buckets."""
+        segments = [segment.without_removed() for segment in segments]
         if len(segments) == 1:
             return segments[0]
         words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
@@ -334,17 +453,17 @@ class RowStore:
             rows = segment.find(ids)
             rows = rows[rows >= 0]
             changed.append(segment.without(rows) if len(rows) else segment)
-        self._sealed = tuple(changed)
+        self._sealed = tuple(segment for segment in changed if segment.n_rows > segment.n_removed)
         self._buffer.remove(ids)
 
     def _append(self, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> None:
         if len(ids) >= self._buffer_rows // 2:
             segment = Segment(ids.copy(), CodeRows.of(words, self.n_bits), dict(columns), NOT_HIDDEN)
-            self._sealed = (*self._sealed, segment.in_order())
+            self._seal(segment.in_order())
             return
         needed = self._buffer.n_rows + len(ids)
         if needed > self._buffer_rows:
-            self._sealed = (*self._sealed, self._buffer.view().in_order())
+            self._seal(self._buffer.view().in_order())
             self._buffer = self._new_buffer(_LEAST_ROWS)
             needed = len(ids)
         if needed > self._buffer.capacity:
@@ -360,15 +479,15 @@ class RowStore:
         self._published = self._sealed, self._buffer.view()
 
     def __getstate__(self) -> dict[str, Any]:
-        with self._lock:
+        with self.lock:
             return {
                 "n_bits": self.n_bits,
                 "columns": self.columns,
+                "buckets": self.buckets,
                 "next_id": self._next_id,
                 "segments": self.snapshot().segments,
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(state["n_bits"], state["columns"])  # type: ignore[misc]
-        self._next_id, self._sealed = state["next_id"], state["segments"]
-        self._publish()
+        self.__init__(state["n_bits"], state["columns"], state["buckets"])  # type: ignore[misc]
+        self.restore(state["segments"], state["next_id"])

@@ -92,3 +92,21 @@ def prefix_limit(distance, n_bits, size, z):
     mean = sum(count * chance for count, chance in chances.items())
     variance = sum((count - mean) ** 2 * chance for count, chance in chances.items())
     return float(mean) + z * math.sqrt(variance)
+
+
+def substrings(codes, first_bit, table_bits):
+    """Values of the bits [first_bit, first_bit + table_bits) of packed codes, as plain integers."""
+    return [int.from_bytes(code.tobytes(), "little") >> first_bit & (2**table_bits - 1) for code in codes]
+
+
+def keys_of(distances, rows, ranks=()):
+    """Keys of rows at these distances, ascending: distance << 32 | row, or rank where rows have such."""
+    places = np.asarray(ranks)[rows] if len(ranks) else np.asarray(rows)
+    return np.sort(np.asarray(distances).astype(np.uint64) << np.uint64(32) | places.astype(np.uint64))
+
+
+def best_keys(distances, rows, k, hidden=(), ranks=()):
+    """The k smallest keys of those of `rows` that are not hidden, padded with the largest uint64."""
+    rows = np.array([row for row in rows if not (len(hidden) and hidden[row])], dtype=np.int64)
+    keys = keys_of(np.asarray(distances)[rows], rows, ranks)[:k]
+    return np.pad(keys, (0, k - len(keys)), constant_values=np.iinfo(np.uint64).max)

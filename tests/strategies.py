@@ -39,6 +39,14 @@ def code_batches(draw, widths=WIDTHS, sizes=SIZES, max_queries=6):
 
 
 @st.composite
+def rankings(draw, n):
+    """Places of n rows in the order of their ids: that of the rows (an empty array, as segments have it), or any."""
+    if draw(st.booleans()):
+        return np.zeros(0, dtype=np.int32)
+    return np.random.default_rng(draw(st.integers(0, 2**16))).permutation(n).astype(np.int32)
+
+
+@st.composite
 def masks(draw, n):
     """Flags for n rows: none (an empty array, as segments have it), few, many, or all of them."""
     share = draw(st.sampled_from([None, 0.0, 0.1, 0.9, 1.0]))

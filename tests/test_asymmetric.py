@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.kernels import asymmetric
 from cbeindex.rerank import distances_of
+from tests.strategies import masks, rankings
 
 NONE = np.iinfo(np.uint64).max
 WIDTHS = (1, 63, 64, 65, 130, 511, 512, 513, 600, 1_100)
@@ -83,46 +84,105 @@ def test_weigh_rows(case, n):
     np.testing.assert_array_equal(out, np.take_along_axis(case.weights(), rows, axis=1))
 
 
-@settings(max_examples=40)
-@given(
-    case=cases(),
-    k=st.sampled_from([1, 2, 10, 600]),
-    share_hidden=st.sampled_from([None, 0.1, 0.9, 1.0]),
-    is_bounded=st.booleans(),
-    n_factors=st.sampled_from([1, 1_000]),
-    margin=st.sampled_from([0, 3]),
-)
-def test_scan(case, k, share_hidden, is_bounded, n_factors, margin):
-    """The nearest by (distance, row): equal ones come from equal factors and few levels."""
-    rng, n_rows, n_queries = case.rng, case.n_rows, len(case.queries)
-    offsets = np.full(n_rows, 0.5, dtype=np.float32) if n_factors == 1 else rng.normal(size=n_rows).astype(np.float32)
-    factors = rng.uniform(0, 2, n_factors).astype(np.float32)[rng.integers(0, n_factors, n_rows)]
-    steps, shifts = rng.uniform(0.01, 1, n_queries).astype(np.float32), rng.normal(size=n_queries).astype(np.float32)
-    totals = case.levels.sum(axis=1, dtype=np.int32)
-    products = steps[:, np.newaxis] * (totals[:, np.newaxis] - 2 * case.weights()).astype(np.float32)
-    spreads, margins = rng.uniform(0, 1, n_rows).astype(np.float32), np.full(n_queries, margin, dtype=np.float32)
-    distances = offsets + shifts[:, np.newaxis] - factors * products - margins[:, np.newaxis] * spreads
-    assert distances.dtype == np.float32
-    hidden = np.zeros(0, dtype=np.bool_) if share_hidden is None else rng.random(n_rows) < share_hidden
-    bounds = np.median(distances, axis=1) if is_bounded else np.full(n_queries, np.inf, dtype=np.float32)
+class Estimates:
+    """A case with all that distances are made of; equal factors and few levels give equal ones."""
+
+    def __init__(self, case, n_factors, margin, share_hidden, is_ranked):
+        rng, n_rows, n_queries = case.rng, case.n_rows, len(case.queries)
+        offsets = np.full(n_rows, 0.5) if n_factors == 1 else rng.normal(size=n_rows)
+        factors = rng.uniform(0, 2, n_factors)[rng.integers(0, n_factors, n_rows)]
+        steps, shifts = rng.uniform(0.01, 1, n_queries), rng.normal(size=n_queries)
+        spreads, margins = rng.uniform(0, 1, n_rows), np.full(n_queries, margin)
+        self.rows = [values.astype(np.float32) for values in (offsets, factors, spreads)]
+        self.totals = case.levels.sum(axis=1, dtype=np.int32)
+        self.steps, self.shifts, self.margins = (values.astype(np.float32) for values in (steps, shifts, margins))
+        offsets, factors, spreads = self.rows
+        products = self.steps[:, np.newaxis] * (self.totals[:, np.newaxis] - 2 * case.weights()).astype(np.float32)
+        shifted = offsets + self.shifts[:, np.newaxis] - factors * products
+        self.distances = shifted - self.margins[:, np.newaxis] * spreads
+        assert self.distances.dtype == np.float32
+        self.hidden = np.zeros(0, dtype=np.bool_) if share_hidden is None else rng.random(n_rows) < share_hidden
+        self.ranks = rng.permutation(n_rows).astype(np.int32) if is_ranked else np.zeros(0, dtype=np.int32)
+        self.before = (
+            case.queries, case.planes, self.totals, self.steps, self.shifts, case.codes.head, case.codes.tail,
+            *self.rows, self.margins, self.hidden, self.ranks,
+        )  # fmt: skip
+
+    def check(self, keys, rows, bounds):
+        """Keys are those of the nearest of each query's `rows` within its bound, by distance and rank."""
+        for i, (row, bound) in enumerate(zip(rows, bounds, strict=True)):
+            row = [r for r in row if not (self.hidden.size and self.hidden[r]) and self.distances[i, r] <= bound]
+            places = {r: int(self.ranks[r]) if self.ranks.size else r for r in row}
+            expected = sorted(row, key=lambda r: (self.distances[i, r], places[r]))[: keys.shape[1]]
+            n = len(expected)
+            np.testing.assert_array_equal(keys[i, :n] & np.uint64(0xFFFFFFFF), [places[r] for r in expected])
+            np.testing.assert_array_equal(distances_of(keys[i, :n]), self.distances[i, expected])
+            assert (keys[i, n:] == NONE).all()
+            assert np.isinf(distances_of(keys[i, n:])).all()
+
+
+def estimates(case):
+    return st.builds(
+        Estimates, case, st.sampled_from([1, 1_000]), st.sampled_from([0, 3]), st.sampled_from([None, 0.1, 0.9, 1.0]),
+        st.booleans(),
+    )  # fmt: skip
+
+
+@settings(max_examples=50)
+@given(case=cases(), k=st.sampled_from([1, 2, 10, 600]), is_bounded=st.booleans(), data=st.data())
+def test_scan(case, k, is_bounded, data):
+    estimated = data.draw(estimates(st.just(case)))
+    n_queries, n_rows = estimated.distances.shape
+    bounds = np.median(estimated.distances, axis=1) if is_bounded else np.full(n_queries, np.inf, dtype=np.float32)
     start = 512 if n_rows > 512 and k == 2 else 0
     keys = np.zeros((n_queries, min(k, n_rows)), dtype=np.uint64)
-    asymmetric.scan(
-        case.queries, case.planes, totals, steps, shifts, case.codes.head, case.codes.tail, offsets, factors, spreads,
-        margins, hidden, start, n_rows, bounds, keys,
-    )  # fmt: skip
-    for i in range(n_queries):
-        allowed = [
-            row
-            for row in range(start, n_rows)
-            if (not hidden.size or not hidden[row]) and distances[i, row] <= bounds[i]
-        ]
-        expected = sorted(allowed, key=lambda row: (distances[i, row], row))[: keys.shape[1]]
-        n = len(expected)
-        np.testing.assert_array_equal(keys[i, :n] & np.uint64(0xFFFFFFFF), expected)
-        np.testing.assert_array_equal(distances_of(keys[i, :n]), distances[i, expected])
-        assert (keys[i, n:] == NONE).all()
-        assert np.isinf(distances_of(keys[i, n:])).all()
+    asymmetric.scan(*estimated.before, start, n_rows, bounds, keys)
+    estimated.check(keys, [range(start, n_rows)] * n_queries, bounds)
+
+
+@settings(max_examples=50)
+@given(case=cases(), n_cells=st.integers(1, 8), k=st.sampled_from([1, 2, 10, 600]), data=st.data())
+def test_visit(case, n_cells, k, data):
+    """What a scan finds among the rows of some cells, which may be empty or reach over several blocks."""
+    estimated = data.draw(estimates(st.just(case)))
+    n_queries, n_rows = estimated.distances.shape
+    ends = np.sort(case.rng.integers(0, n_rows + 1, n_cells - 1))
+    offsets = np.array([0, *ends, n_rows], dtype=np.int64)
+    n_probes = data.draw(st.integers(1, n_cells))
+    cells = np.array([case.rng.permutation(n_cells)[:n_probes] for _ in range(n_queries)])
+    keys = np.zeros((n_queries, min(k, n_rows)), dtype=np.uint64)
+    asymmetric.visit(*estimated.before, cells, offsets, keys)
+    visited = [[row for cell in some for row in range(offsets[cell], offsets[cell + 1])] for some in cells]
+    estimated.check(keys, visited, [np.inf] * n_queries)
+
+
+@settings(max_examples=25)
+@given(case=cases(max_queries=1), data=st.data())
+def test_weights_between_two_rows(case, data):
+    n = min(512, case.n_rows)
+    first = data.draw(st.integers(0, n - 1))
+    last = data.draw(st.integers(first, n))
+    n_head, out = case.codes.n_head, np.full(512, 7, dtype=np.int32)
+    asymmetric.weights_between(case.queries[0], case.planes[0], case.codes.head[0], first, last, out)
+    expected = np.zeros(512, dtype=np.int32)
+    asymmetric.add_weights(case.queries[0], case.planes[0], case.codes.head[0], n_head, n, expected)
+    np.testing.assert_array_equal(out[: last - first], expected[first:last])
+    assert (out[last - first :] == 7).all()
+
+
+@given(values=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), min_size=1, max_size=150), data=st.data())
+def test_rows_within_are_collected(values, data):
+    distances, first_row = np.array(values, dtype=np.float32), 512
+    hidden, ranks = data.draw(masks(first_row + len(values))), data.draw(rankings(first_row + len(values)))
+    bound = data.draw(st.sampled_from([-np.inf, -1.5, 0.0, 1.0, np.inf]))
+    keys = np.full(3 + len(values), NONE, dtype=np.uint64)
+    count = asymmetric.collect_within(distances, len(values), bound, first_row, hidden, ranks, keys, 3)
+    near = [i for i, d in enumerate(values) if d <= bound and not (hidden.size and hidden[first_row + i])]
+    np.testing.assert_array_equal(distances_of(keys[3:count]), distances[near])
+    rows = np.array(near, dtype=np.int64) + first_row
+    np.testing.assert_array_equal(keys[3:count] & np.uint64(0xFFFFFFFF), ranks[rows] if ranks.size else rows)
+    assert (keys[:3] == NONE).all()
+    assert (keys[count:] == NONE).all()
 
 
 FLOATS = st.floats(width=32, allow_nan=False).map(np.float32)

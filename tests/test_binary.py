@@ -307,11 +307,12 @@ def test_stats(index):
     stats = index.stats()
     assert (stats["n_bits"], stats["rows"], stats["removed"], stats["segments"]) == (1_100, 98, 2, 1)
     # A block of 512 heads of 8 words, and 100 tails of 10 words.
-    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 100 * 10), "ids": 800, "removed": 100}
+    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 100 * 10), "ids": 800, "removed": 100, "buckets": 0}
+    assert stats["kind_of_buckets"] is None
     index.compact()
     stats = index.stats()
     assert (stats["rows"], stats["removed"]) == (98, 0)
-    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 98 * 10), "ids": 784, "removed": 0}
+    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 98 * 10), "ids": 784, "removed": 0, "buckets": 0}
 
 
 def test_repr(index):
@@ -376,7 +377,7 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
         (lambda i: i.search(CODE, 2.0), TypeError, "k must be an integer, got float"),
         (lambda i: i.search(CODE, True), TypeError, "k must be an integer, got bool"),
         (lambda i: i.search(CODE, None), TypeError, "k must be an integer, got NoneType"),
-        (lambda i: i.search(CODE, 3, "fast"), ValueError, "'auto', 'scan', 'cascade', got 'fast'"),
+        (lambda i: i.search(CODE, 3, "fast"), ValueError, "'auto', 'scan', 'cascade', 'buckets', got 'fast'"),
         (lambda i: i.search(CODE, 3, None), ValueError, "mode must be one of"),
         (lambda i: i.search(CODE.astype(np.int64), 3), TypeError, "queries must be packed bits"),
         (lambda i: i.search(CODE[:, :5], 3), ValueError, r"queries must have shape \(n, 138\)"),

@@ -14,15 +14,19 @@ from cbeindex.kernels import hamming
 from cbeindex.kernels.popcount import popcount64
 from tests import oracles
 from tests.conftest import ROOT
-from tests.strategies import code_batches, masks, some_codes
+from tests.strategies import code_batches, masks, rankings, some_codes
 
 NONE = np.uint64(2**64 - 1)
 LONG = (1_025, 1_087, 1_089, 1_535, 1_600, 2_100)
 SMALL = (1, 2, 15, 16, 17, 40)
 
 
-def keys_of(distances, rows):
-    return np.asarray(distances).astype(np.uint64) << np.uint64(32) | np.asarray(rows).astype(np.uint64)
+def keys_of(distances, rows, ranks=None):
+    """Keys of rows, or of their ranks if they have such."""
+    places = np.asarray(rows).astype(np.int64)
+    if ranks is not None and ranks.size:
+        places = ranks[places]
+    return np.asarray(distances).astype(np.uint64) << np.uint64(32) | places.astype(np.uint64)
 
 
 def stored(batch):
@@ -139,24 +143,24 @@ def test_keys_in_order(values, k, data):
 @given(st.lists(st.integers(0, 9), min_size=1, max_size=150), st.integers(0, 11), st.data())
 def test_nearer_rows_are_collected(values, bound, data):
     distances, first_row = np.array(values, dtype=np.int32), 512
-    hidden = data.draw(masks(first_row + len(values)))
+    hidden, ranks = data.draw(masks(first_row + len(values))), data.draw(rankings(first_row + len(values)))
     keys = np.full(3 + len(values), NONE)
-    count = hamming.collect_nearer(distances, len(values), bound, first_row, hidden, keys, 3)
+    count = hamming.collect_nearer(distances, len(values), bound, first_row, hidden, ranks, keys, 3)
     rows = [first_row + i for i, d in enumerate(values) if d < bound and not (hidden.size and hidden[first_row + i])]
-    np.testing.assert_array_equal(keys[3:count], keys_of(distances[np.array(rows, int) - first_row], rows))
+    np.testing.assert_array_equal(keys[3:count], keys_of(distances[np.array(rows, int) - first_row], rows, ranks))
     assert (keys[:3] == NONE).all()
     assert (keys[count:] == NONE).all()
 
 
 @given(st.lists(st.integers(0, 2_000), max_size=30, unique=True), st.data())
 def test_keys_are_appended(rows, data):
-    hidden = data.draw(masks(2_001))
+    hidden, ranks = data.draw(masks(2_001)), data.draw(rankings(2_001))
     distances = np.arange(len(rows), dtype=np.int64) * 1_000
     keys = np.full(2 + len(rows), NONE)
     n = data.draw(st.integers(0, len(rows)))
-    count = hamming.append_keys(np.array(rows, dtype=np.int64), distances, n, hidden, keys, 2)
-    expected = [(d, row) for d, row in zip(distances[:n], rows, strict=False) if not (hidden.size and hidden[row])]
-    assert keys[2:count].tolist() == [int(d) << 32 | row for d, row in expected]
+    count = hamming.append_keys(np.array(rows, dtype=np.int64), distances, n, hidden, ranks, keys, 2)
+    left = [i for i, row in enumerate(rows[:n]) if not (hidden.size and hidden[row])]
+    np.testing.assert_array_equal(keys[2:count], keys_of(distances[left], np.array(rows, dtype=np.int64)[left], ranks))
     assert (keys[count:] == NONE).all()
 
 
@@ -166,16 +170,16 @@ def test_scan(batch, data):
     n, k = len(words), data.draw(st.sampled_from([1, 2, 10, 300, 1_100]))
     start = 512 * data.draw(st.integers(0, (n - 1) // 512))
     stop = data.draw(st.sampled_from([n, min(n, start + 512)]))
-    hidden = data.draw(masks(n))
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
     exact = oracles.hamming(queries, words)
     bound = data.draw(st.sampled_from([2**31 - 1, int(np.median(exact)) + 1, 0]))
     n_tail = rows.tail.shape[1]
     ends = np.array(data.draw(st.sampled_from([[n_tail], [n_tail // 2, n_tail]])), dtype=np.uint64)
     keys = np.empty((len(queries), k), dtype=np.uint64)
-    hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, hidden, start, stop, bound, ends, keys)
+    hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, hidden, ranks, start, stop, bound, ends, keys)
     for query in range(len(queries)):
         near = [r for r in range(start, stop) if exact[query, r] < bound and not (hidden.size and hidden[r])]
-        expected = np.sort(keys_of(exact[query, near], near))[:k]
+        expected = np.sort(keys_of(exact[query, near], near, ranks))[:k]
         np.testing.assert_array_equal(keys[query, : len(expected)], expected)
         assert (keys[query, len(expected) :] == NONE).all()
 
@@ -190,9 +194,10 @@ def test_scan_of_groups_of_queries(n_bits, n_queries):
     rows = CodeRows.of(words, n_bits)
     keys = np.empty((n_queries, 7), dtype=np.uint64)
     ends, none = np.array([rows.tail.shape[1]], dtype=np.uint64), np.zeros(0, dtype=np.bool_)
-    hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, none, 0, 100, 2**31 - 1, ends, keys)
-    expected = np.sort(keys_of(oracles.hamming(queries, words), np.arange(100)[np.newaxis]), axis=1)[:, :7]
-    np.testing.assert_array_equal(keys, expected)
+    for ranks in (np.zeros(0, dtype=np.int32), rng.permutation(100).astype(np.int32)):
+        hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, none, ranks, 0, 100, 2**31 - 1, ends, keys)
+        every = keys_of(oracles.hamming(queries, words), np.arange(100)[np.newaxis], ranks)
+        np.testing.assert_array_equal(keys, np.sort(every, axis=1)[:, :7])
 
 
 @given(code_batches(), st.data())
@@ -212,7 +217,7 @@ def test_head_scan(batch, data):
 def test_survivors_are_measured(batch, data):
     queries, words, rows = stored(batch)
     n, k = len(words), data.draw(st.sampled_from([1, 3, 300]))
-    hidden = data.draw(masks(n))
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
     heads, least = head_distances(queries, words, hidden)
     start = data.draw(st.sampled_from([0, 512])) if n > 512 else 0
     above, limit = sorted(data.draw(st.sampled_from([-1, *heads[0].tolist()])) for _ in range(2))
@@ -221,13 +226,13 @@ def test_survivors_are_measured(batch, data):
     last_limit = int(np.quantile(exact, data.draw(st.sampled_from([0.5, 1.0]))))
     found = np.empty(k + 512 + min(k, 256), dtype=np.uint64)
     count, n_measured = hamming.measure_survivors(
-        tails_of(queries, rows)[0], rows.tail, heads[0], least[0], start, n, above, limit,
+        tails_of(queries, rows)[0], rows.tail, heads[0], least[0], ranks, start, n, above, limit,
         np.array([rows.tail.shape[1]], dtype=np.uint64), np.array([last_limit], dtype=np.int64), found, k,
     )  # fmt: skip
     survivors = np.array([row for row in range(start, n) if above < heads[0, row] <= limit], dtype=np.int64)
     assert n_measured == len(survivors)
     near = survivors[exact[survivors] <= last_limit]
-    np.testing.assert_array_equal(np.sort(found[:count]), np.sort(keys_of(exact[near], near))[:k])
+    np.testing.assert_array_equal(np.sort(found[:count]), np.sort(keys_of(exact[near], near, ranks))[:k])
 
 
 @given(code_batches(widths=LONG, max_queries=1), st.data())
@@ -236,19 +241,19 @@ def test_first_bound(batch, data):
     queries, words, rows = stored(batch)
     n, k, z = len(words), data.draw(st.sampled_from([1, 3, 300])), 3.0
     n_first = 2 * k + data.draw(st.integers(0, 32))
-    hidden = data.draw(masks(n))
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
     heads, least = head_distances(queries, words, hidden)
     n_words = words.shape[1]
     prefix_bits, limits = np.array([512, batch.n_bits]), np.empty(2, dtype=np.int64)
     found = np.empty(k + 512 + min(k, 256), dtype=np.uint64)
     count, reach, n_measured = hamming.first_bound(
-        tails_of(queries, rows)[0], rows.tail, heads[0], least[0], n, batch.n_bits,
+        tails_of(queries, rows)[0], rows.tail, heads[0], least[0], ranks, n, batch.n_bits,
         np.array([n_words - 8], dtype=np.uint64), prefix_bits, z, n_first, found, k, limits,
     )  # fmt: skip
     measured = np.flatnonzero((heads[0] <= reach) & (heads[0] < 65_535))
     n_visible = n - np.count_nonzero(hidden)
     assert n_measured == len(measured) >= min(n_first, n_visible)
-    exact = np.sort(keys_of(oracles.hamming(queries, words)[0][measured], measured))[:k]
+    exact = np.sort(keys_of(oracles.hamming(queries, words)[0][measured], measured, ranks))[:k]
     np.testing.assert_array_equal(np.sort(found[:count]), exact)
     if count < k:
         assert n_measured == n_visible

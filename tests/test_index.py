@@ -686,6 +686,7 @@ def test_stats():
     # A block of 512 codes of two words; three float32 and 24 float16 values a row.
     assert stats["bytes"]["codes"] == 512 * 16
     assert (stats["bytes"]["vectors"], stats["bytes"]["offsets"]) == (60 * 48, 240)
+    assert (stats["kind_of_buckets"], stats["bytes"]["buckets"]) == (None, 0)
 
 
 def test_repr():
@@ -697,8 +698,16 @@ def test_repr():
 
 def test_explain():
     index = index_of(600, vectors="float32")
-    assert index.explain(QUERIES, 3).startswith("5 queries, 3 of 60 vectors each: rerank='exact', because")
-    assert index.explain(QUERIES[0], 3, mode="cascade", rerank=None).endswith("as asked")
+    explanation = index.explain(QUERIES, 3)
+    assert explanation.startswith("5 queries, 3 of 60 vectors each: rerank='exact', because")
+    assert explanation.mode == "scan"
+    assert explanation.ways["scan"] == (60, 60 * 80)
+    assert explanation.splitlines()[1] == "-> scan: about 60 rows and 4,800 bytes a query"
+    as_asked = index.explain(QUERIES[0], 3, mode="cascade", rerank=None)
+    assert as_asked.splitlines()[0] == "1 queries, 3 of 60 vectors each: as asked"
+    assert as_asked.mode == "cascade"
+    # Codes of 600 bits are looked at whole.
+    assert as_asked.splitlines()[2] == "-> cascade: about 60 rows and 4,800 bytes a query"
     with pytest.raises(ValueError, match="n_candidates must be at least k"):
         index.explain(QUERIES, 3, n_candidates=2)
 

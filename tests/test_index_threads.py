@@ -102,6 +102,16 @@ def small_segments(monkeypatch):
     monkeypatch.setattr("cbeindex.segments._LEAST_ROWS", 2)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def loaded_kernels():
+    """Compiled kernels come from disk in a second or so, which is all the time that tests take."""
+    index = CBEIndex(DIM, 64, metric="l2", vectors="float32").fit(np.random.default_rng(0).standard_normal((20, DIM)))
+    index.add(np.ones((ROWS, DIM)))
+    for n_candidates in (None, 50):
+        index.search(np.zeros(DIM), 50, n_candidates=n_candidates)
+    index.range_search(np.zeros(DIM), np.inf)
+
+
 @pytest.mark.parametrize("fitted", [True, False])
 def test_readers_beside_a_writer(fitted):
     """32 rows at most: an index that is not fitted stays so. Squared lengths are exact in float32."""

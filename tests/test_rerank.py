@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 from cbeindex import CBEIndex
 from cbeindex.metrics import METRICS
-from cbeindex.rerank import exact_nearest
+from cbeindex.rerank import exact_nearest, exact_of_all
 from tests import vector_oracles
+from tests.strategies import masks
 
 # More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
 N_SEEDS = 250 * int(os.environ.get("CBEINDEX_TEST_SEEDS", "1"))
@@ -112,8 +113,9 @@ def test_exact_nearest(metric, n, k, n_centres, tightness, seed):
     distances = METRICS[metric].distances(vectors.vectors, query)
     # Bounds from far below the distances to just below them.
     lower = distances[rows] - np.float32((1 - tightness) * rng.uniform(0, 3, n) + 1e-4)
-    best, near, n_read = exact_nearest(query, METRICS[metric], vectors, rows, lower, k)
-    expected = sorted(rows.tolist(), key=lambda row: (distances[row], row))[:k]
+    ids = rng.permutation(100)
+    best, near, n_read = exact_nearest(query, METRICS[metric], vectors, ids, rows, lower, k)
+    expected = sorted(rows.tolist(), key=lambda row: (distances[row], ids[row]))[:k]
     np.testing.assert_array_equal(best, expected)
     np.testing.assert_array_equal(near, distances[expected])
     assert near.dtype == np.float32
@@ -129,20 +131,40 @@ def test_exact_nearest(metric, n, k, n_centres, tightness, seed):
         assert vectors.read == set(rows.tolist())
 
 
-def test_equal_rows_come_in_the_order_of_their_numbers():
+@given(
+    metric=st.sampled_from(METRIC_NAMES),
+    k=st.sampled_from([1, 5, 100, 120]),
+    n_centres=st.sampled_from([1, 3, 1_000]),
+    data=st.data(),
+)
+def test_exact_of_all(metric, k, n_centres, data):
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    vectors = rng.standard_normal((n_centres, 10)).astype(np.float32)[rng.integers(0, n_centres, 100)]
+    query, ids = rng.standard_normal(10).astype(np.float32), rng.permutation(100)
+    hidden = data.draw(masks(100))
+    best, near = exact_of_all(query, METRICS[metric], vectors, ids, hidden, k)
+    distances = METRICS[metric].distances(vectors, query)
+    visible = [row for row in range(100) if not (hidden.size and hidden[row])]
+    expected = sorted(visible, key=lambda row: (distances[row], ids[row]))[:k]
+    np.testing.assert_array_equal(best, expected)
+    np.testing.assert_array_equal(near, distances[expected])
+
+
+def test_equal_rows_come_in_the_order_of_their_ids():
     vectors = np.tile(np.random.default_rng(0).standard_normal(33).astype(np.float32), (500, 1))
     for metric in METRICS.values():
-        for rows in (np.arange(500), np.arange(500)[::-1].copy()):
-            lower = np.full(500, -np.inf, dtype=np.float32)
-            best, _, _ = exact_nearest(vectors[0] + 1, metric, vectors, rows, lower, 3)
-            assert best.tolist() == [0, 1, 2]
+        for ids, expected in ((np.arange(500), [0, 1, 2]), (np.arange(500)[::-1].copy(), [499, 498, 497])):
+            for rows in (np.arange(500), np.arange(500)[::-1].copy()):
+                lower = np.full(500, -np.inf, dtype=np.float32)
+                best, _, _ = exact_nearest(vectors[0] + 1, metric, vectors, ids, rows, lower, 3)
+                assert best.tolist() == expected
 
 
 def test_a_bound_that_equals_the_kth_distance_is_read():
     """Equal rows, the last first, with bounds that are their distances: the first row is still the answer."""
     vectors = Recording(np.ones((50, 4), dtype=np.float32))
-    lower = np.full(50, 4, dtype=np.float32)
-    best, near, _ = exact_nearest(np.zeros(4, np.float32), METRICS["l2"], vectors, np.arange(50)[::-1], lower, 1)
+    lower, ids, rows = np.full(50, 4, dtype=np.float32), np.arange(50), np.arange(50)[::-1]
+    best, near, _ = exact_nearest(np.zeros(4, np.float32), METRICS["l2"], vectors, ids, rows, lower, 1)
     assert (best.tolist(), near.tolist()) == ([0], [4])
 
 
@@ -153,7 +175,7 @@ def test_float64_decides_where_float32_cannot(metric):
     vectors = (100 + 1e-4 * rng.standard_normal((200, 40))).astype(np.float32)
     query = (100 + rng.standard_normal(40)).astype(np.float32)
     best, near, _ = exact_nearest(
-        query, METRICS[metric], vectors, np.arange(200), np.full(200, -np.inf, dtype=np.float32), 5
+        query, METRICS[metric], vectors, np.arange(200), np.arange(200), np.full(200, -np.inf, dtype=np.float32), 5
     )
     expected, ids = vector_oracles.nearest(metric, query, vectors, list(range(200)), 5)
     np.testing.assert_array_equal(best, ids[0])

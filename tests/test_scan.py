@@ -10,12 +10,14 @@ from hypothesis import strategies as st
 
 from cbeindex import scan
 from cbeindex.codes import CodeRows, to_words
+from cbeindex.results import NO_KEY
 from tests import oracles
-from tests.strategies import code_batches, masks, some_codes
+from tests.strategies import code_batches, masks, rankings, some_codes
 
 # More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
 N_SEEDS = int(os.environ.get("CBEINDEX_TEST_SEEDS", "1"))
 NOT_HIDDEN = np.zeros(0, dtype=np.bool_)
+NO_RANKS = np.zeros(0, dtype=np.int32)
 LONG = (513, 1_023, 1_025, 1_089, 1_600, 2_100)
 # So small that no row is overlooked: 38 standard deviations.
 NO_MISS = 1e-300
@@ -29,31 +31,39 @@ def small_tasks(monkeypatch):
     monkeypatch.setattr(scan, "_CASCADE_VALUES", 3_000)
 
 
-def stored(batch):
+def stored(batch, by_row=False):
     queries, words = to_words(batch.queries, batch.n_bits), to_words(batch.codes, batch.n_bits)
-    return queries, CodeRows.of(words, batch.n_bits)
+    return queries, CodeRows.of(words, batch.n_bits, by_row)
 
 
-def denied(hidden):
-    return np.flatnonzero(hidden).tolist()
+def denied(hidden, ranks):
+    """Hidden rows, by their ranks."""
+    rows = np.flatnonzero(hidden)
+    return (ranks[rows] if ranks.size else rows).tolist()
+
+
+def rows_of(keys):
+    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
 def answers(keys, k):
     """Distances and rows of keys, padded to k as oracles are."""
-    rows = np.where(keys == scan.NONE, -1, scan.rows_of(keys))
+    rows = np.where(keys == NO_KEY, -1, rows_of(keys))
     short = ((0, 0), (0, k - keys.shape[1]))
     distances = np.pad(scan.distances_of(keys), short, constant_values=scan.NO_BOUND)
     return distances, np.pad(rows, short, constant_values=-1)
 
 
-@given(code_batches(), st.sampled_from([1, 2, 10, 100, 1_100]), st.integers(1, 3), st.data())
-def test_nearest_rows(batch, k, n_threads, data):
-    queries, rows = stored(batch)
+@given(code_batches(), st.booleans(), st.sampled_from([1, 2, 10, 100, 1_100]), st.integers(1, 3), st.data())
+def test_nearest_rows(batch, by_row, k, n_threads, data):
+    """By (distance, rank), whether codes have a head or not."""
+    queries, rows = stored(batch, by_row)
     n = len(batch.codes)
-    hidden = data.draw(masks(n))
-    keys = scan.nearest(rows, n, queries, k, hidden, n_threads)
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
+    keys = scan.nearest(rows, n, queries, k, hidden, ranks, n_threads)
     assert keys.shape == (len(queries), min(k, n))
-    expected = oracles.nearest(batch.queries, batch.codes, np.arange(n), k, deny=denied(hidden))
+    ids = ranks.astype(np.int64) if ranks.size else np.arange(n)
+    expected = oracles.nearest(batch.queries, batch.codes, ids, k, deny=denied(hidden, ranks))
     for got, want in zip(answers(keys, k), expected, strict=True):
         np.testing.assert_array_equal(got, want)
 
@@ -63,9 +73,9 @@ def test_a_cascade_that_overlooks_nothing(batch, k, n_threads, data):
     """Ties included: it is the scan."""
     queries, rows = stored(batch)
     n = len(batch.codes)
-    hidden = data.draw(masks(n))
-    keys, n_survivors = scan.cascade(rows, n, batch.n_bits, queries, k, hidden, NO_MISS, n_threads)
-    np.testing.assert_array_equal(keys, scan.nearest(rows, n, queries, k, hidden, 1))
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
+    keys, n_survivors = scan.cascade(rows, n, batch.n_bits, queries, k, hidden, ranks, NO_MISS, n_threads)
+    np.testing.assert_array_equal(keys, scan.nearest(rows, n, queries, k, hidden, ranks, 1))
     n_visible = n - np.count_nonzero(hidden)
     assert ((min(k, n_visible) <= n_survivors) & (n_survivors <= n_visible)).all()
 
@@ -84,16 +94,16 @@ def test_the_cascade_keeps_rows_at_the_kth_distance(n_bits):
         codes[450:, : distance - n_tail] ^= True
         words = to_words(np.packbits(codes, axis=1, bitorder="little"), n_bits)
         queries = to_words(np.packbits(query[np.newaxis], axis=1, bitorder="little"), n_bits)
-        keys, _ = scan.cascade(CodeRows.of(words, n_bits), 900, n_bits, queries, 3, NOT_HIDDEN, NO_MISS, 1)
+        keys, _ = scan.cascade(CodeRows.of(words, n_bits), 900, n_bits, queries, 3, NOT_HIDDEN, NO_RANKS, NO_MISS, 1)
         # Beyond the limit of 38 standard deviations the early rows may be overlooked.
         if oracles.prefix_limit(distance, n_bits, 512, 37) >= min(distance, 512):
-            np.testing.assert_array_equal(scan.rows_of(keys), [[0, 1, 2]])
+            np.testing.assert_array_equal(rows_of(keys), [[0, 1, 2]])
         np.testing.assert_array_equal(scan.distances_of(keys), [[distance] * 3])
 
 
-@given(code_batches(), st.integers(1, 3), st.data())
-def test_rows_within_a_radius(batch, n_threads, data):
-    queries, rows = stored(batch)
+@given(code_batches(), st.booleans(), st.integers(1, 3), st.data())
+def test_rows_within_a_radius(batch, by_row, n_threads, data):
+    queries, rows = stored(batch, by_row)
     n = len(batch.codes)
     hidden = data.draw(masks(n))
     exact = oracles.hamming(batch.queries, batch.codes)
@@ -109,23 +119,25 @@ def test_rows_within_a_radius(batch, n_threads, data):
 @pytest.mark.usefixtures("small_tasks")
 @pytest.mark.parametrize("n_bits", [100, 512, 1_100])
 @pytest.mark.parametrize(("n_queries", "n_rows"), [(1, 1_300), (5, 1_300), (17, 600), (33, 520)])
-def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows):
+@pytest.mark.parametrize("ranked", [False, True])
+def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows, ranked):
     """Whether threads split the rows of few queries or the queries; ties are many."""
     rng = np.random.default_rng(n_bits)
     both = to_words(some_codes(rng, n_rows + n_queries, n_bits, 4, 0.02), n_bits)
     queries, rows = both[:n_queries].copy(), CodeRows.of(both[n_queries:], n_bits)
     hidden = rng.random(n_rows) < 0.2
-    one = scan.nearest(rows, n_rows, queries, 20, hidden, 1)
+    ranks = rng.permutation(n_rows).astype(np.int32) if ranked else NO_RANKS
+    one = scan.nearest(rows, n_rows, queries, 20, hidden, ranks, 1)
     radius = int(np.median(scan.distances_of(one)))
     one_within = scan.within(rows, n_rows, queries, radius, hidden, 1)
     for n_threads in (2, 7):
-        np.testing.assert_array_equal(scan.nearest(rows, n_rows, queries, 20, hidden, n_threads), one)
+        np.testing.assert_array_equal(scan.nearest(rows, n_rows, queries, 20, hidden, ranks, n_threads), one)
         for got, want in zip(scan.within(rows, n_rows, queries, radius, hidden, n_threads), one_within, strict=True):
             np.testing.assert_array_equal(got, want)
     if n_bits > 512:
-        one_cascade = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, 0.3, 1)
+        one_cascade = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, ranks, 0.3, 1)
         for n_threads in (2, 7):
-            more = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, 0.3, n_threads)
+            more = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, ranks, 0.3, n_threads)
             for got, want in zip(more, one_cascade, strict=True):
                 np.testing.assert_array_equal(got, want)
 
@@ -134,8 +146,8 @@ def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows):
 def test_no_queries(n_threads):
     rows = CodeRows.of(to_words(some_codes(np.random.default_rng(0), 50, 600), 600), 600)
     queries = np.empty((0, 10), dtype=np.uint64)
-    assert scan.nearest(rows, 50, queries, 3, NOT_HIDDEN, n_threads).shape == (0, 3)
-    keys, n_survivors = scan.cascade(rows, 50, 600, queries, 3, NOT_HIDDEN, 0.1, n_threads)
+    assert scan.nearest(rows, 50, queries, 3, NOT_HIDDEN, NO_RANKS, n_threads).shape == (0, 3)
+    keys, n_survivors = scan.cascade(rows, 50, 600, queries, 3, NOT_HIDDEN, NO_RANKS, 0.1, n_threads)
     assert keys.shape == (0, 3)
     assert n_survivors.shape == (0,)
 
@@ -146,10 +158,10 @@ def test_hidden_rows_of_very_long_codes():
     codes = some_codes(np.random.default_rng(0), 20, n_bits, 2, 0.001)
     words = to_words(codes, n_bits)
     hidden = np.arange(20) % 2 == 0
-    expected = oracles.nearest(codes[:2], codes, np.arange(20), 15, deny=denied(hidden))
+    expected = oracles.nearest(codes[:2], codes, np.arange(20), 15, deny=denied(hidden, NO_RANKS))
     rows = CodeRows.of(words, n_bits)
     for miss in (1e-3, NO_MISS):
-        keys, n_survivors = scan.cascade(rows, 20, n_bits, words[:2].copy(), 15, hidden, miss, 1)
+        keys, n_survivors = scan.cascade(rows, 20, n_bits, words[:2].copy(), 15, hidden, NO_RANKS, miss, 1)
         for got, want in zip(answers(keys, 15), expected, strict=True):
             np.testing.assert_array_equal(got, want)
         assert n_survivors.tolist() == [10, 10]
@@ -159,8 +171,8 @@ def test_hidden_rows_of_very_long_codes():
 def test_any_probability_is_a_limit(miss):
     codes = some_codes(np.random.default_rng(0), 60, 1_100, 3, 0.1)
     words = to_words(codes, 1_100)
-    keys, _ = scan.cascade(CodeRows.of(words, 1_100), 60, 1_100, words[:5].copy(), 1, NOT_HIDDEN, miss, 1)
-    np.testing.assert_array_equal(scan.rows_of(keys)[:, 0], range(5))
+    keys, _ = scan.cascade(CodeRows.of(words, 1_100), 60, 1_100, words[:5].copy(), 1, NOT_HIDDEN, NO_RANKS, miss, 1)
+    np.testing.assert_array_equal(rows_of(keys)[:, 0], range(5))
 
 
 @pytest.fixture(scope="module", params=range(N_SEEDS))
@@ -177,8 +189,8 @@ def clusters(request):
 def test_the_cascade_finds_nearly_all(clusters, k):
     """At most a thousandth of the exact answer is overlooked; differing bits lie evenly, as the rule assumes."""
     n_bits, rows, queries, exact = clusters
-    keys, n_survivors = scan.cascade(rows, exact.shape[1], n_bits, queries, k, NOT_HIDDEN, 1e-3, 1)
-    found = np.take_along_axis(exact, scan.rows_of(keys), axis=1)
+    keys, n_survivors = scan.cascade(rows, exact.shape[1], n_bits, queries, k, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
+    found = np.take_along_axis(exact, rows_of(keys), axis=1)
     np.testing.assert_array_equal(found, scan.distances_of(keys))
     kth = np.partition(exact, k - 1, axis=1)[:, k - 1 : k]
     n_missed = np.count_nonzero(found > kth)  # a tie with the k-th counts as found
@@ -196,10 +208,10 @@ def test_a_smaller_miss_looks_at_more_rows(clusters):
     n_bits, rows, queries, exact = clusters
     queries = queries[:6]
     runs = [
-        scan.cascade(rows, exact.shape[1], n_bits, queries, 10, NOT_HIDDEN, miss, 1)
+        scan.cascade(rows, exact.shape[1], n_bits, queries, 10, NOT_HIDDEN, NO_RANKS, miss, 1)
         for miss in (0.9, 0.1, 1e-3, 1e-6, NO_MISS)
     ]
-    scanned = scan.nearest(rows, exact.shape[1], queries, 10, NOT_HIDDEN, 1)
+    scanned = scan.nearest(rows, exact.shape[1], queries, 10, NOT_HIDDEN, NO_RANKS, 1)
     for (keys, n_survivors), (more_keys, n_more) in itertools.pairwise(runs):
         assert (n_more >= n_survivors).all()
         assert (more_keys <= keys).all()  # and never finds anything worse
@@ -211,13 +223,12 @@ def test_a_smaller_miss_looks_at_more_rows(clusters):
 def test_every_row_survives_where_all_are_asked_for(clusters):
     n_bits, rows, queries, exact = clusters
     n = exact.shape[1]
-    keys, n_survivors = scan.cascade(rows, n, n_bits, queries[:2], n, NOT_HIDDEN, 1e-3, 1)
+    keys, n_survivors = scan.cascade(rows, n, n_bits, queries[:2], n, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
     assert n_survivors.tolist() == [n, n]
-    np.testing.assert_array_equal(np.sort(scan.rows_of(keys), axis=1), [np.arange(n)] * 2)
+    np.testing.assert_array_equal(np.sort(rows_of(keys), axis=1), [np.arange(n)] * 2)
 
 
 def test_keys():
-    keys = np.array([5 << 32 | 7, scan.NONE], dtype=np.uint64)
+    keys = np.array([5 << 32 | 7, NO_KEY], dtype=np.uint64)
     np.testing.assert_array_equal(scan.distances_of(keys), [5, 2**31 - 1])
     assert scan.distances_of(keys).dtype == np.int32
-    assert scan.rows_of(keys)[0] == 7

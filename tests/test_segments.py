@@ -1,7 +1,9 @@
-"""Rows: snapshots that do not change, ids in order, a buffer that grows and is sealed."""
+"""Rows: snapshots that do not change, ids in order, a buffer that grows and is sealed, segments that are joined."""
 
 import copy
+import itertools
 import pickle
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
@@ -10,6 +12,7 @@ from hypothesis import strategies as st
 
 from cbeindex import segments
 from cbeindex.codes import CodeRows, to_words
+from cbeindex.results import NO_KEY
 from cbeindex.segments import NOT_HIDDEN, Column, RowStore, Segment
 from tests.strategies import some_codes
 
@@ -21,7 +24,26 @@ COLUMNS = {"norm": Column(np.float32), "pair": Column(np.int64, (2,))}
 def small_buffer(monkeypatch):
     """A buffer of 8 rows that begins with room for 2: batches of 4 and more are segments at once."""
     monkeypatch.setattr(segments, "_BUFFER_ROWS", 8)
+    monkeypatch.setattr(segments, "_BUCKETS_BUFFER_ROWS", 8)
     monkeypatch.setattr(segments, "_LEAST_ROWS", 2)
+
+
+@dataclass(frozen=True)
+class Shuffled:
+    """Buckets of a sort: the rows of segments of 6 rows and more stand in another order."""
+
+    nbytes: int = 7
+
+    def arrange(self, segment):
+        if segment.n_rows < 6:
+            return segment
+        rows = np.random.default_rng(segment.n_rows).permutation(segment.n_rows)
+        order = np.argsort(rows).astype(np.int32)
+        arranged = segment.take(rows)
+        return replace(arranged, order=order, ranks=rows.astype(np.int32), buckets=self)
+
+
+MAKERS = pytest.mark.parametrize("buckets", [None, Shuffled()], ids=["without buckets", "with buckets"])
 
 
 def words_of(ids, version=0):
@@ -53,7 +75,9 @@ def check(snapshot, ids, versions=None):
     assert not snapshot.contains(np.array([999_999, -1])).any()
     for segment in snapshot.segments:
         assert segment.n_rows > 0
-        assert (segment.ids[1:] > segment.ids[:-1]).all()
+        order = segment.order if segment.order.size else np.arange(segment.n_rows)
+        assert (segment.ids[order][1:] > segment.ids[order][:-1]).all()
+        np.testing.assert_array_equal(segment.ranks, np.argsort(order) if segment.order.size else [])
         assert len(segment.removed) in (0, segment.n_rows)
     expected = [words_of([id_], (versions or {}).get(id_, 0))[0] for id_ in ids.tolist()]
     np.testing.assert_array_equal(snapshot.codes_of(ids, N_BITS), np.array(expected).reshape(len(ids), 10))
@@ -70,8 +94,9 @@ def frozen(snapshot):
 
 
 @pytest.mark.usefixtures("small_buffer")
-def test_snapshots_are_not_affected_by_later_writes():
-    store = RowStore(N_BITS, COLUMNS)
+@MAKERS
+def test_snapshots_are_not_affected_by_later_writes(buckets):
+    store = RowStore(N_BITS, COLUMNS, buckets)
     taken = [(store.snapshot(), [])]
     writes = [
         lambda: add(store, [0]),
@@ -111,13 +136,90 @@ def test_the_same_rows_give_the_same_snapshot():
 @pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize("ids", [range(30), range(29, -1, -1), [7 * i % 30 for i in range(30)]])
 @pytest.mark.parametrize("batch", [1, 2, 3, 4, 7, 30])
-def test_batches_of_any_size_and_order(ids, batch):
-    store, ids = RowStore(N_BITS, COLUMNS), list(ids)
+@MAKERS
+def test_batches_of_any_size_and_order(ids, batch, buckets):
+    store, ids = RowStore(N_BITS, COLUMNS, buckets), list(ids)
     for start in range(0, 30, batch):
         add(store, ids[start : start + batch])
         check(store.snapshot(), ids[: start + batch])
-    # No segment holds less than half of a full buffer, but for the newest.
+    # No segment holds less than half of a full buffer, but for the newest, and each has its buckets.
     assert all(segment.n_rows >= 4 for segment in store.snapshot().segments[:-1])
+    assert all(segment.buckets is buckets for segment in store.snapshot().segments[:-1] if segment.n_rows >= 6)
+
+
+@pytest.mark.usefixtures("small_buffer")
+@MAKERS
+@pytest.mark.parametrize("batch", [1, 3, 5, 8])
+def test_segments_are_few(batch, buckets):
+    """Each is at least twice the size of the next, up to the one that is written to."""
+    store, ids = RowStore(N_BITS, COLUMNS, buckets), [37 * i % 256 for i in range(256)]
+    for start in range(0, 256, batch):
+        add(store, ids[start : start + batch])
+        sizes = [segment.n_rows for segment in store._sealed]
+        assert all(size >= 2 * after for size, after in itertools.pairwise(sizes))
+    assert len(sizes) <= 1 + np.log2(256 / 4)
+    check(store.snapshot(), ids)
+
+
+@pytest.mark.usefixtures("small_buffer")
+@MAKERS
+def test_joining_drops_removed_rows(buckets):
+    store = RowStore(N_BITS, COLUMNS, buckets)
+    add(store, range(20, 28))
+    remove(store, [21, 25])
+    before = store.snapshot()
+    was = frozen(before)
+    assert store.snapshot().stats()["removed"] == 2
+    add(store, range(9, 1, -1))
+    (segment,) = store.snapshot().segments
+    assert segment.removed is NOT_HIDDEN
+    check(store.snapshot(), [*range(2, 10), 20, 22, 23, 24, 26, 27])
+    # A reader that began before sees what it saw.
+    check(before, [20, 22, 23, 24, 26, 27])
+    np.testing.assert_array_equal(frozen(before)[0][0], was[0][0])
+    np.testing.assert_array_equal(frozen(before)[0][1], was[0][1])
+
+
+@pytest.mark.usefixtures("small_buffer")
+def test_large_segments_are_not_joined(monkeypatch):
+    monkeypatch.setattr(segments, "_LARGE_ROWS", 20)
+    store = RowStore(N_BITS, COLUMNS)
+    for start in range(0, 80, 8):
+        add(store, range(start, start + 8))
+    assert [segment.n_rows for segment in store.snapshot().segments] == [16, 16, 16, 16, 16]
+    check(store.snapshot(), range(80))
+
+
+@pytest.mark.usefixtures("small_buffer")
+@MAKERS
+def test_a_segment_without_rows_left_is_dropped(buckets):
+    store = RowStore(N_BITS, COLUMNS, buckets)
+    add(store, range(100, 120))
+    add(store, range(8))
+    assert len(store.snapshot().segments) == 2
+    before = store.snapshot()
+    remove(store, range(4))
+    assert len(store.snapshot().segments) == 2
+    remove(store, range(4, 8))
+    assert len(store.snapshot().segments) == 1
+    check(store.snapshot(), range(100, 120))
+    check(before, [*range(8), *range(100, 120)])
+    # By adding others in their place, too.
+    add(store, range(100, 120), version=1, replace=True)
+    assert len(store.snapshot().segments) == 1
+    check(store.snapshot(), range(100, 120), dict.fromkeys(range(100, 120), 1))
+
+
+@pytest.mark.usefixtures("small_buffer")
+@pytest.mark.parametrize("ids", [range(6), range(5, -1, -1)])
+def test_a_buffer_without_rows_left_makes_no_segment(ids):
+    store = RowStore(N_BITS, COLUMNS)
+    for id_ in ids:
+        add(store, [id_])
+    remove(store, ids)
+    add(store, [10, 11, 12])
+    assert store.snapshot().stats()["removed"] == 0
+    check(store.snapshot(), [10, 11, 12])
 
 
 @pytest.mark.usefixtures("small_buffer")
@@ -146,8 +248,9 @@ def test_after_the_last_id():
 
 
 @pytest.mark.usefixtures("small_buffer")
-def test_a_taken_id():
-    store = RowStore(N_BITS, COLUMNS)
+@MAKERS
+def test_a_taken_id(buckets):
+    store = RowStore(N_BITS, COLUMNS, buckets)
     add(store, [0, 1, 2, 3, 4])  # a segment
     add(store, [5, 6])  # the buffer
     for id_ in (3, 6):
@@ -176,10 +279,11 @@ def test_an_unknown_id_is_not_removed():
 
 
 @pytest.mark.usefixtures("small_buffer")
-@pytest.mark.parametrize("ids", [[1], [3, 1], [4, 3, 2, 1, 0], [5, 4, 3]])
-def test_all_rows_removed(ids):
+@pytest.mark.parametrize("ids", [[1], [3, 1], [4, 3, 2, 1, 0], [5, 4, 3], [6, 5, 4, 3, 2, 1, 0]])
+@MAKERS
+def test_all_rows_removed(ids, buckets):
     """Whether they were in order or not, sealed or not, no segment without rows is left to search."""
-    store = RowStore(N_BITS, COLUMNS)
+    store = RowStore(N_BITS, COLUMNS, buckets)
     add(store, ids)
     remove(store, ids)
     check(store.snapshot(), [])
@@ -194,8 +298,9 @@ def test_all_rows_removed(ids):
 
 
 @pytest.mark.usefixtures("small_buffer")
-def test_compact():
-    store = RowStore(N_BITS, COLUMNS)
+@MAKERS
+def test_compact(buckets):
+    store = RowStore(N_BITS, COLUMNS, buckets)
     for start in range(0, 30, 3):
         add(store, [start + 100, start + 1, start])
     remove(store, [0, 4, 100])
@@ -204,18 +309,21 @@ def test_compact():
     check(store.snapshot(), [i for s in range(0, 30, 3) for i in (s + 100, s + 1, s) if i not in (0, 4, 100)])
     (segment,) = store.snapshot().segments
     assert segment.removed is NOT_HIDDEN
-    np.testing.assert_array_equal(segment.ids, ids)
-    store.compact()
+    assert segment.buckets is buckets
+    np.testing.assert_array_equal(np.sort(segment.ids), ids)
+    store.compact()  # nothing to do
     assert store.snapshot().segments[0] is segment
     remove(store, [1])
     store.compact()
     assert store.snapshot().segments[0].removed is NOT_HIDDEN
+    assert store.snapshot().segments[0].buckets is buckets
 
 
 @pytest.mark.usefixtures("small_buffer")
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda store: pickle.loads(pickle.dumps(store))])
-def test_copies_are_independent(again):
-    store = RowStore(N_BITS, COLUMNS)
+@MAKERS
+def test_copies_are_independent(again, buckets):
+    store = RowStore(N_BITS, COLUMNS, buckets)
     add(store, range(5))
     add(store, [6, 5])
     remove(store, [1])
@@ -254,10 +362,37 @@ def test_wide_rows_make_a_smaller_buffer(monkeypatch):
 IDS = st.lists(st.integers(-3, 30), max_size=15)
 
 
-@given(ids=st.sets(st.integers(0, 25), min_size=1), removed=IDS, allow=st.none() | IDS, deny=st.none() | IDS)
-def test_hidden_rows_of_a_segment(ids, removed, allow, deny):
+def segment_of(ids):
     ids = np.array(sorted(ids), dtype=np.int64)
-    segment = Segment(ids, CodeRows.of(words_of(ids.tolist()), N_BITS), columns_of(ids), NOT_HIDDEN)
+    return Segment(ids, CodeRows.of(words_of(ids.tolist()), N_BITS), columns_of(ids), NOT_HIDDEN)
+
+
+@given(ids=st.sets(st.integers(0, 25), min_size=1), shuffled=st.booleans())
+def test_rows_in_the_order_of_ids(ids, shuffled):
+    """Keys have the places of rows in that order, whatever order the rows are in."""
+    segment = segment_of(ids)
+    if shuffled:
+        segment = Shuffled().arrange(segment)
+    ordered = np.array(sorted(ids))
+    keys = np.concatenate([np.arange(len(ids), dtype=np.uint64) + np.uint64(5 << 32), [NO_KEY]])
+    np.testing.assert_array_equal(segment.ids_of(keys), [*ordered, -1])
+    np.testing.assert_array_equal(segment.ids[segment.rows_of(keys)[:-1]], ordered)
+    assert segment.rows_of(keys)[-1] in range(len(ids))
+    in_order = segment.without_removed()
+    np.testing.assert_array_equal(in_order.ids, ordered)
+    assert (in_order.order.size, in_order.ranks.size, in_order.buckets) == (0, 0, None)
+    np.testing.assert_array_equal(in_order.codes.take(np.arange(len(ids))), words_of(ordered.tolist()))
+
+
+@given(
+    ids=st.sets(st.integers(0, 25), min_size=1), shuffled=st.booleans(), removed=IDS, allow=st.none() | IDS,
+    deny=st.none() | IDS,
+)  # fmt: skip
+def test_hidden_rows_of_a_segment(ids, shuffled, removed, allow, deny):
+    segment = segment_of(ids)
+    if shuffled:
+        segment = Shuffled().arrange(segment)
+    ids = segment.ids
     gone = [row for row, id_ in enumerate(ids) if id_ in removed]
     if gone:
         segment = segment.without(np.array(gone))
@@ -265,13 +400,16 @@ def test_hidden_rows_of_a_segment(ids, removed, allow, deny):
     asked = np.arange(-3, 31)
     rows = {int(id_): row for row, id_ in enumerate(ids) if row not in gone}
     np.testing.assert_array_equal(segment.find(asked), [rows.get(int(id_), -1) for id_ in asked])
-    filters = (None if some is None else np.unique(np.array(some, dtype=np.int64)) for some in (allow, deny))
+    filters = [None if some is None else np.unique(np.array(some, dtype=np.int64)) for some in (allow, deny)]
     hidden = segment.hidden(*filters)
     expected = [
         id_ in removed or (allow is not None and id_ not in allow) or (deny is not None and id_ in deny) for id_ in ids
     ]
     np.testing.assert_array_equal(hidden if hidden.size else np.zeros(len(ids), bool), expected)
+    if allow is not None:
+        permitted = sorted(id_ for id_, is_hidden in zip(ids.tolist(), expected, strict=True) if not is_hidden)
+        np.testing.assert_array_equal(segment.ids[segment.allowed(*filters)], permitted)
     left = segment.without_removed()
-    np.testing.assert_array_equal(left.ids, [id_ for id_ in ids if id_ not in removed])
+    np.testing.assert_array_equal(left.ids, sorted(id_ for id_ in ids if id_ not in removed))
     np.testing.assert_array_equal(left.codes.take(np.arange(left.n_rows)), words_of(left.ids.tolist()))
     np.testing.assert_array_equal(left.columns["pair"], columns_of(left.ids)["pair"])

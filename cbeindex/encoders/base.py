@@ -33,6 +33,9 @@ class Encoder(ABC):
     name: ClassVar[str]
     """What the index file calls this class of encoder."""
 
+    is_linear: ClassVar[bool] = True
+    """Whether projections are linear in the vector, so that distances can be estimated from them."""
+
     def __init__(self, dim: int, n_bits: int | None) -> None:
         self.dim = as_count(dim, "dim")
         self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits")

@@ -201,13 +201,15 @@ class CirculantEncoder(Encoder):
     @classmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
         """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again."""
+        dim = as_count(config["dim"], "dim")
+        centre = as_array(arrays, "centre", np.float32, (dim,))  # first: it shows that there are so many
         encoder = cls.__new__(cls)
-        Encoder.__init__(encoder, config["dim"], config["n_bits"])
+        Encoder.__init__(encoder, dim, config["n_bits"])
         encoder._set_options(config["kind"], config["seed"], config["lam"], config["mu"], config["n_iter"])
         encoder.length = as_count(config["length"], "length", least=encoder.dim)
         n_blocks = encoder._n_blocks(encoder.n_bits)
         encoder.is_fitted = as_flag(config["fitted"], "fitted")
-        encoder.centre = as_array(arrays, "centre", np.float32, (encoder.dim,))
+        encoder.centre = centre
         encoder.signs = as_array(arrays, "signs", np.int8, (n_blocks, encoder.dim))
         encoder.spectrum = as_array(arrays, "spectrum", np.complex64, (n_blocks, encoder.length // 2 + 1))
         encoder.objective = as_array(arrays, "objective", np.float64, (n_blocks, None))

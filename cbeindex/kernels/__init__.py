@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-_MODULES = ("asymmetric", "hamming")
+_MODULES = ("asymmetric", "cells", "exact", "hamming", "tables")
 
 
 def __getattr__(name: str) -> ModuleType:

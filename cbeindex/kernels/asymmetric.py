@@ -14,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Codes, Distances, Floats, Keys, Mask, Rows
+from .._typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
+from .cells import in_order_of_cells
 from .hamming import keep_smallest, put_ascending
 from .jit import njit
 from .popcount import popcount64
@@ -81,8 +82,8 @@ def add_weights_of_block(
 @njit(cache=True, nogil=True)
 def scan(
     queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
-    offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, start: int, stop: int,
-    bounds: Floats, keys: Keys,
+    offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, start: int,
+    stop: int, bounds: Floats, keys: Keys,
 ) -> None:  # fmt: skip
     """Find, for each query, the keys of its nearest of rows [start, stop) within its bound, ascending, into `keys`.
 
@@ -122,7 +123,7 @@ def scan(
                     product = step * np.float32(total - 2 * weight[row])
                     distances[row] = row_offsets[row] + shift - row_factors[row] * product - margin * row_spreads[row]
                 count = counts[query]
-                count = collect_within(distances, n_rows, nearest[query], first_row, hidden, found[query], count)
+                count = collect_within(distances, n_rows, nearest[query], first_row, hidden, ranks, found[query], count)
                 if count >= k + slack:
                     nearest[query] = float_of_key(keep_smallest(found[query], count, k))
                     count = k
@@ -132,8 +133,77 @@ def scan(
 
 
 @njit(cache=True, nogil=True)
+def weights_between(query: Codes, planes: Codes, columns: Codes, first: int, last: int, out: Distances) -> None:
+    """Weights of the bits that differ, for rows [first, last) stored word by word, into the front of `out`."""
+    n = last - first
+    for row in range(n):
+        out[row] = 0
+    for w in range(columns.shape[0]):
+        q, p0, p1, p2, p3, column = (
+            query[w],
+            planes[0, w],
+            planes[1, w],
+            planes[2, w],
+            planes[3, w],
+            columns[w, first:last],
+        )
+        for row in range(n):
+            x = column[row] ^ q
+            out[row] += np.int32(
+                popcount64(x & p0)
+                + (popcount64(x & p1) << np.uint64(1))
+                + (popcount64(x & p2) << np.uint64(2))
+                + (popcount64(x & p3) << np.uint64(3))
+            )
+
+
+@njit(cache=True, nogil=True)
+def visit(
+    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
+    offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, cells: Rows,
+    cell_offsets: Rows, keys: Keys,
+) -> None:  # fmt: skip
+    """Find, for each query, the keys of its nearest rows in its cells, as `scan` does among all rows."""
+    n_queries, k = keys.shape
+    n_head, n_probes = head.shape[1], cells.shape[1]
+    slack = min(k, 256)
+    found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
+    counts = np.zeros(n_queries, dtype=np.int64)
+    nearest = np.full(n_queries, np.inf, dtype=np.float32)
+    weights = np.empty(512, dtype=np.int32)
+    distances = np.empty(512, dtype=np.float32)
+    for number in in_order_of_cells(cells, cell_offsets.size - 1):
+        query, cell = number // n_probes, cells[number // n_probes, number % n_probes]
+        total, step, shift, margin = totals[query], steps[query], query_offsets[query], margins[query]
+        row, stop = cell_offsets[cell], cell_offsets[cell + 1]
+        while row < stop:
+            block, at = row // 512, row % 512
+            first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
+            weights_between(queries[query], planes[query], head[block], first, last, weights)
+            n = min(stop, block * 512 + 512) - row
+            weight = weights[at - first : at - first + n]
+            add_weights_by_row(queries[query], planes[query], n_head, tail, row, n, weight)
+            row_offsets, row_factors, row_spreads = (
+                offsets[row : row + n],
+                factors[row : row + n],
+                spreads[row : row + n],
+            )
+            for i in range(n):
+                product = step * np.float32(total - 2 * weight[i])
+                distances[i] = row_offsets[i] + shift - row_factors[i] * product - margin * row_spreads[i]
+            count = collect_within(distances, n, nearest[query], row, hidden, ranks, found[query], counts[query])
+            if count >= k + slack:
+                nearest[query] = float_of_key(keep_smallest(found[query], count, k))
+                count = k
+            counts[query] = count
+            row += n
+    for query in range(n_queries):
+        put_ascending(found[query], counts[query], keys[query])
+
+
+@njit(cache=True, nogil=True)
 def collect_within(
-    distances: Floats, n_rows: int, bound: float, first_row: int, hidden: Mask, keys: Keys, count: int
+    distances: Floats, n_rows: int, bound: float, first_row: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
 ) -> int:
     """Append the keys of rows within `bound`; return how many keys there are then."""
     bits = distances.view(np.int32)
@@ -146,7 +216,7 @@ def collect_within(
             for i in range(part.size):
                 row = first_row + start + i
                 if part[i] <= bound and (hidden.size == 0 or not hidden[row]):
-                    keys[count] = key_of(bits[start + i], row)
+                    keys[count] = key_of(bits[start + i], ranks[row] if ranks.size > 0 else row)
                     count += 1
     return count
 

@@ -3,14 +3,15 @@
 Codes come in two parts (see `codes.py`): `head`, (n_blocks, n_head, 512), holds the first words of 512 rows word by
 word, so that counts of many rows are made in one vectorised pass; `tail`, (n_rows, n_tail), holds the rest row by row.
 A candidate is one uint64 key, distance << 32 | row, so that keys order by (distance, row). `hidden` marks rows that
-must not be answers, or is empty.
+must not be answers, or is empty. Where rows are not in the order of their ids, `ranks` has the places of rows in that
+order, and keys have ranks in place of rows; otherwise it is empty.
 """
 
 from typing import Any
 
 import numpy as np
 
-from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Rows
+from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from .jit import njit
 from .popcount import popcount64
 from .prefetch import prefetch
@@ -140,20 +141,21 @@ def keep_smallest(keys: Keys, n: int, k: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def scan(
-    queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, start: int, stop: int, bound: int,
-    stage_ends: Keys, keys: Keys,
+    queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, ranks: Ranks, start: int, stop: int,
+    bound: int, stage_ends: Keys, keys: Keys,
 ) -> None:  # fmt: skip
     """Find, for each query, the keys of its nearest of rows [start, stop) that are nearer than `bound`, into `keys`.
 
     `keys`, (n_queries, k), gets as many as it has room for, ascending, and the largest uint64 where there are fewer.
-    `start` is the first row of a block. Rows come in ascending order, so of rows at the k-th distance the first ones
-    stay.
+    `start` is the first row of a block. Without `ranks`, rows come in the order of their ids, so of rows at the k-th
+    distance the first ones stay, and later ones need not be looked at.
     """
     n_queries, k = keys.shape
     slack = min(k, 256)
     found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
     counts = np.zeros(n_queries, dtype=np.int64)
     bounds = np.full(n_queries, bound, dtype=np.int32)
+    past_ties = np.int32(ranks.size > 0)
     distances = np.empty((min(n_queries, 64), 512), dtype=np.int32)
     columns = np.empty((8, 512), dtype=np.uint64)
     rows, row_distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
@@ -172,15 +174,15 @@ def scan(
             for query in range(first, last):
                 count, near = counts[query], distances[query - first]
                 if shared or tail.shape[1] == 0:
-                    count = collect_nearer(near, n_rows, bounds[query], block * 512, hidden, found[query], count)
+                    count = collect_nearer(near, n_rows, bounds[query], block * 512, hidden, ranks, found[query], count)
                 else:
                     for row in range(n_rows):
                         rows[row], row_distances[row] = block * 512 + row, near[row]
                     limits[:] = bounds[query] - 1
                     n_left = add_tails(query_tails[query], tail, rows, row_distances, n_rows, stage_ends, limits)
-                    count = append_keys(rows, row_distances, n_left, hidden, found[query], count)
+                    count = append_keys(rows, row_distances, n_left, hidden, ranks, found[query], count)
                 if count >= k + slack:
-                    bounds[query] = np.int32(keep_smallest(found[query], count, k) >> np.uint64(32))
+                    bounds[query] = np.int32(keep_smallest(found[query], count, k) >> np.uint64(32)) + past_ties
                     count = k
                 counts[query] = count
     for query in range(n_queries):
@@ -189,7 +191,7 @@ def scan(
 
 @njit(cache=True, nogil=True)
 def collect_nearer(
-    distances: Distances, n_rows: int, bound: int, first_row: int, hidden: Mask, keys: Keys, count: int
+    distances: Distances, n_rows: int, bound: int, first_row: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
 ) -> int:
     """Append the keys of rows nearer than `bound`; return how many keys there are then."""
     for start in range(0, n_rows, 64):
@@ -198,17 +200,19 @@ def collect_nearer(
             for i in range(part.size):
                 row = first_row + start + i
                 if part[i] < bound and (hidden.size == 0 or not hidden[row]):
-                    keys[count] = (np.uint64(part[i]) << np.uint64(32)) | np.uint64(row)
+                    rank = np.uint64(ranks[row] if ranks.size > 0 else row)
+                    keys[count] = (np.uint64(part[i]) << np.uint64(32)) | rank
                     count += 1
     return count
 
 
 @njit(cache=True, nogil=True)
-def append_keys(rows: Rows, distances: Rows, n: int, hidden: Mask, keys: Keys, count: int) -> int:
+def append_keys(rows: Rows, distances: Rows, n: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int) -> int:
     """Append the keys of rows that are not hidden; return how many keys there are then."""
     for i in range(n):
         if hidden.size == 0 or not hidden[rows[i]]:
-            keys[count] = (np.uint64(distances[i]) << np.uint64(32)) | np.uint64(rows[i])
+            rank = np.uint64(ranks[rows[i]] if ranks.size > 0 else rows[i])
+            keys[count] = (np.uint64(distances[i]) << np.uint64(32)) | rank
             count += 1
     return count
 
@@ -258,8 +262,8 @@ def head_scan(
 
 @njit(cache=True, nogil=True)
 def measure_survivors(
-    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, start: int, stop: int, above: int,
-    limit: int, stage_ends: Keys, limits: Rows, found: Keys, k: int,
+    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, ranks: Ranks, start: int, stop: int,
+    above: int, limit: int, stage_ends: Keys, limits: Rows, found: Keys, k: int,
 ) -> tuple[int, int]:  # fmt: skip
     """Measure rows of [start, stop) whose head distance is in (above, limit], and keep the keys of the `k` nearest.
 
@@ -278,7 +282,7 @@ def measure_survivors(
         if n > 496 or group == last:
             n_measured += n
             n_left = add_tails(query_tail, tail, rows, distances, n, stage_ends, limits)
-            count = append_keys(rows, distances, n_left, nothing_hidden, found, count)
+            count = append_keys(rows, distances, n_left, nothing_hidden, ranks, found, count)
             n = 0
             if count >= k + min(k, 256):
                 keep_smallest(found, count, k)
@@ -306,8 +310,8 @@ def prefix_limits(distance: int, n_bits: int, prefix_bits: Rows, z: float, limit
 
 @njit(cache=True, nogil=True)
 def first_bound(
-    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, n_rows: int, n_bits: int,
-    stage_ends: Keys, prefix_bits: Rows, z: float, n_first: int, found: Keys, k: int, limits: Rows,
+    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, ranks: Ranks, n_rows: int,
+    n_bits: int, stage_ends: Keys, prefix_bits: Rows, z: float, n_first: int, found: Keys, k: int, limits: Rows,
 ) -> tuple[int, int, int]:  # fmt: skip
     """Measure some `n_first` rows that are nearest over their heads, and derive the limits for all others from them.
 
@@ -323,7 +327,7 @@ def first_bound(
         reach = min(reach, int(np.int64(keep_smallest(order, n_groups, n_first))))  # of unsigned it would be a float
     limits[:] = n_bits
     count, n_measured = measure_survivors(
-        query_tail, tail, heads, least, 0, n_rows, -1, reach, stage_ends, limits[1:], found, k
+        query_tail, tail, heads, least, ranks, 0, n_rows, -1, reach, stage_ends, limits[1:], found, k
     )
     if count == k:
         bound = np.int64(keep_smallest(found, count, k) >> np.uint64(32))

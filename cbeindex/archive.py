@@ -1,0 +1,396 @@
+"""What an index file says of an index: rows and encoders as named arrays and plain values, and back.
+
+The values that come back from a file are not to be trusted: whatever is used as a place in memory is checked here, or,
+where that would mean to read all of a mapped array, when it is first used.
+"""
+
+from __future__ import annotations
+
+import os
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple, Self
+
+import numpy as np
+
+from . import storage
+from ._typing import Arrays
+from ._validation import as_choice, as_count, as_flag
+from .buckets import Cells, Clusters, Substrings, Tables
+from .buckets.clusters import CELL_WORDS
+from .buckets.substrings import MOST_TABLE_BITS
+from .codes import BLOCK_ROWS, CodeRows, n_words
+from .columns import Column, SparseRows
+from .encoders import ENCODERS, Encoder
+from .errors import CorruptIndexFileError
+from .segments import NO_RANKS, NOT_HIDDEN, RowStore, Segment, Snapshot
+from .storage import Stored
+
+_KINDS_OF_BUCKETS = {Clusters: "cells", Substrings: "tables"}
+
+
+class Saved(NamedTuple):
+    """A segment that is in the file: what its sections are called, and the one that marks removed rows."""
+
+    name: str
+    removed_name: str | None
+    segment: Segment
+
+
+@dataclass
+class Archive:
+    """The file of an index, and which segments are in it.
+
+    Attributes
+    ----------
+    stored : Stored
+    saved : list of Saved
+    """
+
+    stored: Stored
+    saved: list[Saved] = field(default_factory=list)
+
+    @classmethod
+    def read(cls, path: str | os.PathLike[str], kind: str, mmap: bool, verify: bool) -> Archive:
+        """Open a file that holds an index of this kind."""
+        stored = storage.read(path, mmap=mmap, verify=verify)
+        with naming(stored):
+            found = stored.content.get("kind")
+            if found != kind and found in ("BinaryIndex", "CBEIndex"):
+                raise CorruptIndexFileError(f"this is the file of a {found}: open it with {found}.load")
+            as_choice(found, "kind", (kind,))
+        return cls(stored)
+
+    @classmethod
+    def write(
+        cls,
+        path: str | os.PathLike[str],
+        content: dict[str, Any],
+        arrays: Arrays,
+        rows: RowStore,
+        replaces: Stored | None,
+    ) -> Archive:
+        """Write an index to a new file."""
+        described, new, _, saved = _describe(rows, [], 1)
+        stored = storage.write(path, {**content, "rows": described}, {**arrays, **new}, replaces=replaces)
+        return cls(stored, saved)
+
+    def append(self, content: dict[str, Any], arrays: Arrays, rows: RowStore) -> Archive:
+        """Write what is new to the file; arrays that are not of rows are written if they were not there."""
+        described, new, kept, saved = _describe(rows, self.saved, self.stored.sequence + 1)
+        same = {name for name, array in arrays.items() if _is_same(self.stored.arrays.get(name), array)}
+        new |= {name: array for name, array in arrays.items() if name not in same}
+        stored = storage.append(self.stored, {**content, "rows": described}, new, kept | same)
+        return Archive(stored, saved)
+
+    def load_rows(self, rows: RowStore) -> None:
+        """Fill an empty store with the rows of the file."""
+        with naming(self.stored):
+            described = self.stored.content["rows"]
+            names = [entry["name"] for entry in described["segments"]]
+            if len(set(names)) < len(names):  # it would cost a file nothing to claim any number of rows
+                raise ValueError("each segment must have a name of its own")
+            self.saved = [
+                Saved(entry["name"], entry["removed"], _load_segment(entry, self.stored.arrays, rows))
+                for entry in described["segments"]
+            ]
+            next_id = as_count(described["next_id"], "next_id", least=0)
+            rows.restore(tuple(saved.segment for saved in self.saved), next_id)
+
+    def check(self, rows: RowStore) -> None:
+        """Raise an IndexFileError if rows that were loaded make no sense, at the cost of reading all of them."""
+        with naming(self.stored):
+            segments = tuple(saved.segment for saved in self.saved)
+            for segment in segments:
+                segment.check(rows.columns)
+                if segment.ids.max() >= rows.next_id:
+                    raise CorruptIndexFileError(
+                        f"new ids must not start at {rows.next_id}, {segment.ids.max()} is taken"
+                    )
+                if _has_spare_bits(segment.codes, rows.n_bits):
+                    raise CorruptIndexFileError(f"codes must have zeros past bit {rows.n_bits - 1}")
+                tables = segment.buckets
+                if isinstance(tables, Tables) and (np.sort(tables.rows, axis=1) != np.arange(segment.n_rows)).any():
+                    raise CorruptIndexFileError("a table must have each row once")
+            ids = Snapshot(segments).ids()
+            twice = ids[1:][ids[1:] == ids[:-1]]
+            if twice.size:
+                raise CorruptIndexFileError(f"id {twice[0]} must not be there twice")
+
+
+class Saveable(ABC):
+    """An index that can be saved to a file, and loaded from it."""
+
+    _archive: Archive | None = None
+
+    @property
+    def path(self) -> str | None:
+        """The file that the index was saved to or loaded from last."""
+        return None if self._archive is None else str(self._archive.stored.path)
+
+    def save(self, path: str | os.PathLike[str] | None = None) -> None:
+        """Save the index to a file.
+
+        Killed at any moment, the file holds what it held before or all of the index. Readers that have it open keep
+        what they see.
+
+        Parameters
+        ----------
+        path : str or path-like, optional
+            A file that is made or replaced. Without it, what is new since the last `save` or `load` is appended to
+            that file; if someone else has written to it since, that is a WriterConflictError.
+        """
+        with self._writing() as rows:
+            content, arrays = self._content()
+            if path is not None:
+                self._archive = Archive.write(path, content, arrays, rows, None)
+            elif self._archive is None:
+                raise ValueError("save needs a path: the index has not been saved or loaded yet")
+            else:
+                self._archive = self._archive.append(content, arrays, rows)
+
+    @classmethod
+    def load(cls, path: str | os.PathLike[str], mmap: bool = True, verify: bool = False) -> Self:
+        """Open the index in a file.
+
+        Parameters
+        ----------
+        path : str or path-like
+        mmap : bool
+            Map the file: opening takes the same short time whatever its size, and memory is taken by what searches
+            touch. Vectors can be added and removed; the file changes with `save` alone. Otherwise all of it is read,
+            and checked.
+        verify : bool
+            Check all of a mapped file too.
+        """
+        archive = Archive.read(path, cls.__name__, as_flag(mmap, "mmap"), as_flag(verify, "verify"))
+        with naming(archive.stored):
+            index, rows = cls._from_content(archive.stored.content, archive.stored.arrays)
+        archive.load_rows(rows)
+        index._archive = archive
+        return index
+
+    def compact(self) -> None:
+        """Give back the room of what was removed; of an index that has a file, write the file anew."""
+        with self._writing() as rows:
+            rows.compact()
+            if self._archive is not None:
+                replaces = self._archive.stored
+                self._archive = Archive.write(replaces.path, *self._content(), rows, replaces)
+
+    def _check(self) -> None:
+        """Look at all that a mapped file says."""
+        with self._writing() as rows:
+            if self._archive is not None:
+                self._archive.check(rows)
+
+    @abstractmethod
+    def _writing(self) -> AbstractContextManager[RowStore]:
+        """Keep other writers out, and give the rows."""
+
+    @abstractmethod
+    def _content(self) -> tuple[dict[str, Any], Arrays]:
+        """Describe the index apart from its rows."""
+
+    @classmethod
+    @abstractmethod
+    def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
+        """Make an index without rows, and give the store that they go to."""
+
+
+def verify(path: str | os.PathLike[str]) -> None:
+    """Check every byte of an index file; raises an IndexFileError that says what is wrong.
+
+    Examples
+    --------
+    >>> import cbeindex, tempfile
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     cbeindex.BinaryIndex(64).save(f"{folder}/codes.cbe")
+    ...     cbeindex.verify(f"{folder}/codes.cbe")
+    """
+    storage.verify(path)
+    kinds = {kind.__name__: kind for kind in Saveable.__subclasses__()}
+    stored = storage.read(path)
+    with naming(stored):
+        kind = kinds[as_choice(stored.content.get("kind"), "kind", tuple(kinds))]
+    kind.load(path)._check()
+
+
+@contextmanager
+def naming(stored: Stored) -> Iterator[None]:
+    """Turn what goes wrong while a file is understood into one error that names the file."""
+    try:
+        yield
+    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+        what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
+        raise CorruptIndexFileError(f"{stored.path}: {what}") from error
+    except CorruptIndexFileError as error:
+        raise CorruptIndexFileError(f"{stored.path}: {error}") from None
+
+
+def encoder_content(encoder: Encoder) -> tuple[dict[str, Any], Arrays]:
+    """Describe an encoder for the file: values and arrays."""
+    if not isinstance(encoder, Encoder) or ENCODERS.get(encoder.name) is not type(encoder):
+        raise TypeError(f"an index with an encoder of type {type(encoder).__name__} cannot be saved, only ours can")
+    return encoder.config(), {f"encoder/{name}": array for name, array in encoder.to_arrays().items()}
+
+
+def load_encoder(config: Any, arrays: Arrays, dim: int, n_bits: int) -> Encoder:
+    """Rebuild an encoder."""
+    kind = ENCODERS[as_choice(config["encoder"], "encoder", tuple(ENCODERS))]
+    prefix = "encoder/"
+    own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
+    for name, array in own.items():
+        if array.dtype.kind in "fc" and not np.isfinite(array).all():
+            raise ValueError(f"{name} of the encoder must be finite")
+    encoder = kind.from_arrays(config, own)
+    if (encoder.dim, encoder.n_bits) != (dim, n_bits):
+        raise ValueError(f"the encoder makes {encoder.n_bits} bits of {encoder.dim} values, not {n_bits} of {dim}")
+    return encoder
+
+
+def _has_spare_bits(codes: CodeRows, n_bits: int) -> bool:
+    """Tell whether codes have ones past `n_bits`."""
+    last = codes.tail[:, -1] if codes.tail.shape[1] else codes.head[:, -1] if codes.n_head else np.uint64(0)
+    return n_bits % 64 > 0 and bool((last >> np.uint64(n_bits % 64)).any())
+
+
+def _is_same(old: Any, new: Any) -> bool:
+    return old is not None and (old is new or (old.dtype == new.dtype and np.array_equal(old, new)))
+
+
+def _describe(
+    rows: RowStore, saved: list[Saved], sequence: int
+) -> tuple[dict[str, Any], Arrays, set[str], list[Saved]]:
+    """Describe rows for the file: values, new arrays, names of arrays that are there already, what is saved then."""
+    new: Arrays = {}
+    kept: set[str] = set()
+    entries, then = [], []
+    for number, segment in enumerate(rows.seal()):
+        old = next((before for before in saved if before.segment.ids is segment.ids), None)
+        name = old.name if old else f"segment {sequence}.{number}"
+        arrays = {f"{name}/{part}": array for part, array in _arrays_of(segment).items()}
+        if old:
+            kept |= arrays.keys()
+        else:
+            new |= arrays
+        removed_name = None
+        if segment.removed.size and old and old.segment.removed is segment.removed:
+            removed_name = old.removed_name
+            kept.add(str(removed_name))
+        elif segment.removed.size:
+            removed_name = f"{name}/removed {sequence}"
+            new[removed_name] = segment.removed
+        buckets = _describe_buckets(segment.buckets)
+        entries.append({"name": name, "n_rows": segment.n_rows, "removed": removed_name, "buckets": buckets})
+        then.append(Saved(name, removed_name, segment))
+    return {"next_id": rows.next_id, "segments": entries}, new, kept, then
+
+
+def _arrays_of(segment: Segment) -> Arrays:
+    """Name the arrays of a segment that never change."""
+    arrays: Arrays = {"ids": segment.ids, "head": segment.codes.head, "tail": segment.codes.tail}
+    if segment.order.size:
+        arrays |= {"order": segment.order, "ranks": segment.ranks}
+    for name, values in segment.columns.items():
+        if isinstance(values, SparseRows):
+            span = slice(values.offsets[0], values.offsets[-1])
+            arrays[f"{name}/offsets"] = values.offsets - values.offsets[0]
+            arrays[f"{name}/indices"], arrays[f"{name}/values"] = values.indices[span], values.values[span]
+        else:
+            arrays[name] = values
+    if isinstance(segment.buckets, Cells):
+        arrays |= {"cells/centroids": segment.buckets.centroids, "cells/offsets": segment.buckets.offsets}
+    elif isinstance(segment.buckets, Tables):
+        arrays |= {"tables/starts": segment.buckets.starts, "tables/rows": segment.buckets.rows}
+        arrays["tables/first_bits"] = segment.buckets.first_bits
+    return arrays
+
+
+def _describe_buckets(buckets: Any) -> dict[str, Any] | None:
+    if isinstance(buckets, Cells):
+        return {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": buckets.n_probes}
+    if isinstance(buckets, Tables):
+        return {"kind": "tables", "n_tables": buckets.n_tables, "table_bits": buckets.table_bits}
+    return None
+
+
+def _load_segment(entry: Any, arrays: Arrays, rows: RowStore) -> Segment:
+    """Rebuild a segment."""
+    name, n_rows = entry["name"], as_count(entry["n_rows"], "n_rows")
+    if n_rows >= 2**31:
+        raise ValueError(f"a segment has fewer than 2**31 rows, got {n_rows}")
+
+    def array(part: str, dtype: Any, *shape: int | None) -> Any:
+        found = arrays[f"{name}/{part}"]
+        fits = found.ndim == len(shape) and all(
+            want in (None, got) for got, want in zip(found.shape, shape, strict=True)
+        )
+        if found.dtype != dtype or not fits:
+            wanted = f"{np.dtype(dtype)} of shape {shape}"
+            raise ValueError(f"section {name}/{part} must be {wanted}, got {found.dtype} of shape {found.shape}")
+        return found
+
+    buckets = entry["buckets"] if entry["buckets"] is None else dict(entry["buckets"])
+    kind = None if buckets is None else as_choice(buckets["kind"], "buckets", ("cells", "tables"))
+    if kind not in (None, _KINDS_OF_BUCKETS.get(type(rows.buckets))):
+        raise ValueError(f"an index with these buckets has no {kind}")
+    layout = CodeRows.empty(0, rows.n_bits, by_row=kind == "tables")
+    codes = CodeRows(
+        array("head", np.uint64, -(-n_rows // BLOCK_ROWS), layout.n_head, BLOCK_ROWS),
+        array("tail", np.uint64, n_rows, layout.tail.shape[1]),
+    )
+    columns = {key: _load_column(key, column, array, n_rows) for key, column in rows.columns.items()}
+    removed = NOT_HIDDEN
+    if entry["removed"] is not None:
+        removed = arrays[entry["removed"]]
+        if removed.dtype != np.bool_ or removed.shape != (n_rows,):
+            raise ValueError(f"section {entry['removed']} must be bool of shape {(n_rows,)}")
+        removed = removed.view(np.uint8) != 0  # a mapped section may hold anything
+    order = ranks = NO_RANKS
+    if kind == "cells":
+        order, ranks = array("order", np.int32, n_rows), array("ranks", np.int32, n_rows)
+    return Segment(
+        array("ids", np.int64, n_rows),
+        codes,
+        columns,
+        removed,
+        order,
+        ranks,
+        _load_buckets(kind, buckets, array, rows, n_rows),
+    )
+
+
+def _load_column(name: str, column: Column, array: Callable[..., Any], n_rows: int) -> Any:
+    if not column.is_sparse:
+        return array(name, column.dtype, n_rows, *column.shape)
+    values = array(f"{name}/values", column.dtype, None)
+    indices = array(f"{name}/indices", np.int32, len(values))
+    offsets = array(f"{name}/offsets", np.int64, n_rows + 1)
+    if offsets[0] != 0 or offsets[-1] != len(values):
+        raise ValueError(f"sparse {name} must have {offsets[-1]} entries, got {len(values)}")
+    return SparseRows(offsets, indices, values)
+
+
+def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], rows: RowStore, n_rows: int) -> Any:
+    if kind is None:
+        return None
+    if kind == "cells":
+        n_cells = as_count(described["n_cells"], "n_cells")
+        n_cell_words = min(n_words(rows.n_bits), CELL_WORDS)
+        centroids = array("cells/centroids", np.uint64, n_cells, n_cell_words)
+        offsets = array("cells/offsets", np.int64, n_cells + 1)
+        if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(f"cells must divide the {n_rows} rows")
+        return Cells(centroids, offsets, as_count(described["n_probes"], "n_probes"))
+    table_bits = as_count(described["table_bits"], "table_bits")
+    n_tables = as_count(described["n_tables"], "n_tables")
+    if table_bits > MOST_TABLE_BITS:
+        raise ValueError(f"table_bits must be at most {MOST_TABLE_BITS}, got {table_bits}")
+    first_bits = array("tables/first_bits", np.int64, n_tables)
+    if first_bits.min() < 0 or int(first_bits.max()) + table_bits > rows.n_bits:
+        raise ValueError(f"tables must be of the {rows.n_bits} bits of codes")
+    starts = array("tables/starts", np.int32, n_tables, 2**table_bits + 1)
+    return Tables(table_bits, first_bits, starts, array("tables/rows", np.int32, n_tables, n_rows), is_checked=False)

@@ -1,0 +1,88 @@
+"""Exact distances from queries to kept vectors, of those candidates that can still be among the nearest."""
+
+from typing import Any
+
+import numpy as np
+
+from .._typing import Floats, Ids, Rows, Vectors
+from .jit import njit
+from .prefetch import prefetch
+
+# Sums are taken in float64 in any order, so they are right to far less than a float32 can tell.
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def squared_distance(row: Vectors, query: Vectors) -> Any:
+    """Squared Euclidean distance."""
+    total = 0.0
+    for i in range(query.size):
+        apart = np.float64(row[i]) - np.float64(query[i])
+        total += apart * apart
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def product(row: Vectors, query: Vectors) -> Any:
+    """Inner product."""
+    total = 0.0
+    for i in range(query.size):
+        total += np.float64(row[i]) * np.float64(query[i])
+    return total
+
+
+@njit(cache=True, nogil=True)
+def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) -> Any:
+    """Distance under a metric: 0 is l2, 1 is ip, 2 is cosine."""
+    if metric == 0:
+        return np.float32(squared_distance(row, query))
+    if metric == 1:
+        return np.float32(1 - product(row, query))
+    square = product(row, row) * query_square
+    if square == 0:
+        return np.float32(1)
+    distance = 1 - product(row, query) / np.sqrt(square)
+    return np.float32(0 if abs(distance) < 1e-15 else distance)  # what rounding leaves of 1 - 1
+
+
+@njit(cache=True, nogil=True)
+def insert(distance: float, id_: int, row: int, distances: Floats, ids: Ids, rows: Rows) -> None:
+    """Put a row in its place among the nearest, by distance and id, if it is one of them."""
+    at = distances.size - 1
+    if distance > distances[at] or (distance == distances[at] and id_ > ids[at]):
+        return
+    while at > 0 and (distance < distances[at - 1] or (distance == distances[at - 1] and id_ < ids[at - 1])):
+        distances[at], ids[at], rows[at] = distances[at - 1], ids[at - 1], rows[at - 1]
+        at -= 1
+    distances[at], ids[at], rows[at] = distance, id_, row
+
+
+@njit(cache=True, nogil=True)
+def nearest(
+    queries: Vectors, vectors: Vectors, ids: Ids, rows: Rows, counts: Rows, lower: Floats, metric: int,
+    distances: Floats, answers: Ids, n_read: Rows,
+) -> None:  # fmt: skip
+    """Find, for each query, the nearest of its candidates: `distances` and `answers`, (n_queries, k), ascending.
+
+    Query i has the candidates `rows[i, :counts[i]]`, whose distances are at least `lower[i]`; those that cannot be
+    among the nearest are not read. Where there are fewer than k, infinity and -1 stand.
+    """
+    k, dim = distances.shape[1], vectors.shape[1]
+    places = np.empty(k, dtype=np.int64)
+    for query in range(queries.shape[0]):
+        n = counts[query]
+        near, names = distances[query], answers[query]
+        near[:], names[:] = np.inf, np.iinfo(np.int64).max
+        square = product(queries[query], queries[query]) if metric == 2 else 0.0
+        order = np.argsort(lower[query, :n])
+        for i in range(n):
+            if lower[query, order[i]] > near[k - 1]:
+                break
+            row = rows[query, order[i]]
+            if i + 2 < n:
+                ahead = rows[query, order[i + 2]] * dim
+                for j in range(0, dim, 16):
+                    prefetch(vectors, ahead + j)
+            insert(distance_of(vectors[row], queries[query], square, metric), ids[row], row, near, names, places)
+            n_read[query] += 1
+        for i in range(min(n, k), k):
+            names[i] = -1

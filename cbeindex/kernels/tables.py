@@ -1,0 +1,273 @@
+"""Tables over substrings of codes: which rows have a given value there.
+
+Table t covers `table_bits` bits from bit `first_bits[t]` on. The rows that have the value v there are
+`rows[t, starts[t, v] : starts[t, v + 1]]`. Keys are those of `hamming.py`; codes are (n_rows, n_words), row by row.
+`seen`, all False before and after a call, `found` and `found_keys` are scratch with room for every row.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .._typing import Codes, Floats, Keys, Mask, Ranks, Rows
+from .hamming import put_ascending
+from .jit import njit
+from .popcount import popcount64
+from .prefetch import prefetch
+
+
+@njit(cache=True, nogil=True)
+def substring(code: Codes, first_bit: int, table_bits: int) -> Any:
+    """Return the bits [first_bit, first_bit + table_bits) of a code as a number."""
+    word, shift = first_bit // 64, np.uint64(first_bit % 64)
+    value = code[word] >> shift
+    if first_bit % 64 + table_bits > 64:
+        value |= code[word + 1] << (np.uint64(64) - shift)
+    return value & ((np.uint64(1) << np.uint64(table_bits)) - np.uint64(1))
+
+
+@njit(cache=True, nogil=True)
+def fill(words: Codes, first_bit: int, table_bits: int, starts: Ranks, rows: Ranks) -> None:
+    """Make one table of codes, (n_rows, n_words): `starts` is (2**table_bits + 1,) and zero, `rows` is (n_rows,)."""
+    n_rows = words.shape[0]
+    for row in range(n_rows):
+        starts[np.int64(substring(words[row], first_bit, table_bits)) + 1] += 1
+    for value in range(1, starts.size):
+        starts[value] += starts[value - 1]
+    places = starts[:-1].copy()
+    for row in range(n_rows):
+        at = np.int64(substring(words[row], first_bit, table_bits))
+        rows[places[at]] = row
+        places[at] += 1
+
+
+@njit(cache=True, nogil=True)
+def collect(bucket: Ranks, seen: Mask, found: Ranks, n_found: int) -> int:
+    """Append the rows of a bucket that were not seen before; return how many rows have been found then."""
+    for row in bucket:
+        if not seen[row]:
+            seen[row] = True
+            found[n_found] = row
+            n_found += 1
+    return n_found
+
+
+@njit(cache=True, nogil=True)
+def measure(
+    query: Codes, codes: Codes, found: Ranks, first: int, last: int, hidden: Mask, ranks: Ranks, keys: Keys,
+    n_keys: int, counts: Rows,
+) -> int:  # fmt: skip
+    """Append the keys of the rows `found[first:last]` that are not hidden; return how many keys there are then.
+
+    `counts` gets how many of them there are at each distance.
+    """
+    n_words = codes.shape[1]
+    for i in range(first, last):
+        if i + 8 < last:  # rows lie anywhere: ask for their memory in time
+            for w in range(0, n_words, 8):
+                prefetch(codes, np.int64(found[i + 8]) * n_words + w)
+        row = found[i]
+        if hidden.size == 0 or not hidden[row]:
+            code = codes[row]
+            distance = np.uint64(0)
+            for w in range(n_words):
+                distance += popcount64(code[w] ^ query[w])
+            rank = np.uint64(ranks[row] if ranks.size > 0 else row)
+            keys[n_keys] = (distance << np.uint64(32)) | rank
+            counts[np.int64(distance)] += 1
+            n_keys += 1
+    return n_keys
+
+
+@njit(cache=True, nogil=True)
+def next_mask(mask: Any) -> Any:
+    """Return the next larger number with as many ones (Gosper's hack); 0 stays 0."""
+    if mask == 0:
+        return mask
+    low = mask & (~mask + np.uint64(1))
+    ripple = mask + low
+    return ripple | (((mask ^ ripple) // low) >> np.uint64(2))
+
+
+@njit(cache=True, nogil=True)
+def n_masks(table_bits: int, n_ones: int) -> int:
+    """Count the masks with so many ones."""
+    n = 1
+    for i in range(n_ones):
+        n = n * (table_bits - i) // (i + 1)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def masks_by_distance(table_bits: int, masks: Keys) -> None:
+    """Masks in ascending order of their number of ones, into `masks`."""
+    count = 0
+    for ones in range(table_bits + 1):
+        mask = (np.uint64(1) << np.uint64(ones)) - np.uint64(1)
+        for _ in range(min(n_masks(table_bits, ones), masks.size - count)):
+            masks[count] = mask
+            count += 1
+            mask = next_mask(mask)
+
+
+@njit(cache=True, nogil=True)
+def nearest(
+    queries: Codes, codes: Codes, first_bits: Rows, table_bits: int, starts: Ranks, rows: Ranks,
+    hidden: Mask, ranks: Ranks, n_bits: int, budget: int, seen: Mask, found: Ranks, found_keys: Keys, keys: Keys,
+    done: Mask, visits: Rows,
+) -> None:  # fmt: skip
+    """Find, for each query, the keys of its nearest rows, exactly, or give up on it when it costs more than `budget`.
+
+    All substrings at distance 0 are looked up, then those at 1, 2, ... After tables 0 ... t at distance s, a row not
+    seen differs in s + 1 bits of each of these substrings and in s of each other one, so that all rows within
+    n_tables s + t have been seen. `visits` counts rows and buckets.
+    """
+    n_tables, n_rows = rows.shape
+    k = keys.shape[1]
+    counts = np.zeros(n_bits + 1, dtype=np.int64)
+    probe_cost, row_cost = 8, 8 + queries.shape[1]
+    for query in range(queries.shape[0]):
+        n_seen, count, n_probes = 0, 0, 0
+        done[query] = False
+        for radius in range(table_bits + 1):
+            n = n_masks(table_bits, radius)
+            for table in range(n_tables):
+                if probe_cost * (n_probes + n) + row_cost * n_seen > budget:
+                    break
+                value = substring(queries[query], first_bits[table], table_bits)
+                mask = (np.uint64(1) << np.uint64(radius)) - np.uint64(1)
+                n_after = n_seen
+                for _ in range(n):
+                    at = np.int64(value ^ mask)
+                    bucket = rows[table, starts[table, at] : starts[table, at + 1]]
+                    n_after = collect(bucket, seen, found, n_after)
+                    mask = next_mask(mask)
+                count = measure(queries[query], codes, found, n_seen, n_after, hidden, ranks, found_keys, count, counts)
+                n_seen = n_after
+                n_probes += n
+                n_sure = 0
+                for distance in range(min(n_bits, n_tables * radius + table) + 1):
+                    n_sure += counts[distance]
+                if n_sure >= k or n_seen == n_rows:
+                    done[query] = True
+                    break
+            if done[query] or probe_cost * (n_probes + n) + row_cost * n_seen > budget:
+                break
+        visits[0] += n_seen
+        visits[1] += n_probes
+        for i in range(n_seen):
+            seen[found[i]] = False
+        for i in range(count):
+            counts[np.int64(found_keys[i] >> np.uint64(32))] = 0
+        put_ascending(found_keys, count, keys[query])
+
+
+@njit(cache=True, nogil=True)
+def probe(
+    queries: Codes, codes: Codes, first_bits: Rows, table_bits: int, starts: Ranks, rows: Ranks,
+    hidden: Mask, ranks: Ranks, n_bits: int, masks: Keys, seen: Mask, found: Ranks, found_keys: Keys, keys: Keys,
+    visits: Rows,
+) -> None:  # fmt: skip
+    """Find, for each query, the keys of its nearest rows among those in some buckets of each table.
+
+    `masks`, (n_queries or 1, n_tables or 1, n_probes), says in which bits they differ from the query.
+    """
+    n_tables = rows.shape[0]
+    counts = np.zeros(n_bits + 1, dtype=np.int64)
+    for query in range(queries.shape[0]):
+        n_seen = 0
+        for table in range(n_tables):
+            value = substring(queries[query], first_bits[table], table_bits)
+            for mask in masks[min(query, masks.shape[0] - 1), min(table, masks.shape[1] - 1)]:
+                at = np.int64(value ^ mask)
+                bucket = rows[table, starts[table, at] : starts[table, at + 1]]
+                n_seen = collect(bucket, seen, found, n_seen)
+        count = measure(queries[query], codes, found, 0, n_seen, hidden, ranks, found_keys, 0, counts)
+        visits[0] += n_seen
+        visits[1] += n_tables * masks.shape[2]
+        for i in range(n_seen):
+            seen[found[i]] = False
+        put_ascending(found_keys, count, keys[query])
+
+
+@njit(cache=True, nogil=True)
+def within(
+    query: Codes, codes: Codes, first_bits: Rows, table_bits: int, starts: Ranks, rows: Ranks,
+    hidden: Mask, radius: int, seen: Mask, found: Ranks, keys: Keys, counts: Rows,
+) -> Any:  # fmt: skip
+    """Put the keys of all rows within `radius` of a query into `keys`, and others too; return their number."""
+    n_tables = rows.shape[0]
+    n_seen = 0
+    for table in range(n_tables):
+        value = substring(query, first_bits[table], table_bits)
+        # A row within the radius differs in this few bits of one of the substrings.
+        last = radius // n_tables if table <= radius % n_tables else radius // n_tables - 1
+        for ones in range(min(last, table_bits) + 1):
+            mask = (np.uint64(1) << np.uint64(ones)) - np.uint64(1)
+            for _ in range(n_masks(table_bits, ones)):
+                at = np.int64(value ^ mask)
+                bucket = rows[table, starts[table, at] : starts[table, at + 1]]
+                n_seen = collect(bucket, seen, found, n_seen)
+                mask = next_mask(mask)
+    for i in range(n_seen):
+        seen[found[i]] = False
+    return measure(query, codes, found, 0, n_seen, hidden, np.zeros(0, dtype=np.int32), keys, 0, counts)
+
+
+@njit(cache=True, nogil=True)
+def likeliest_masks(margins: Floats, masks: Keys) -> None:
+    """Masks in ascending order of the sum of the margins of their ones, the empty one first, into `masks`.
+
+    A heap holds sets of places in the order of ascending margins. Each set but the empty one comes from exactly one
+    other: by moving its last place on by one, or by adding the place after it.
+    """
+    n_bits, n = margins.size, masks.size
+    order = np.argsort(margins)
+    sums, sets, lasts = np.empty(2 * n + 2, np.float64), np.empty(2 * n + 2, np.uint64), np.empty(2 * n + 2, np.int64)
+    masks[0] = 0
+    size = 0
+    if n_bits > 0:
+        sums[0], sets[0], lasts[0] = margins[order[0]], np.uint64(1) << np.uint64(order[0]), 0
+        size = 1
+    for i in range(1, n):
+        total, chosen, last = sums[0], sets[0], lasts[0]
+        masks[i] = chosen
+        size -= 1
+        sums[0], sets[0], lasts[0] = sums[size], sets[size], lasts[size]
+        sift_down(sums, sets, lasts, size)
+        if last + 1 < n_bits:
+            bit, next_bit = np.uint64(1) << np.uint64(order[last]), np.uint64(1) << np.uint64(order[last + 1])
+            for keeps_last in range(2):
+                sums[size] = total + margins[order[last + 1]] - (0.0 if keeps_last else margins[order[last]])
+                sets[size] = (chosen if keeps_last else chosen ^ bit) | next_bit
+                lasts[size] = last + 1
+                size += 1
+                sift_up(sums, sets, lasts, size)
+
+
+@njit(cache=True, nogil=True)
+def sift_down(sums: Any, sets: Keys, lasts: Rows, size: int) -> None:
+    """Let the first entry of a heap sink to its place."""
+    at = 0
+    while 2 * at + 1 < size:
+        child = 2 * at + 1
+        if child + 1 < size and sums[child + 1] < sums[child]:
+            child += 1
+        if sums[at] <= sums[child]:
+            break
+        sums[at], sums[child] = sums[child], sums[at]
+        sets[at], sets[child] = sets[child], sets[at]
+        lasts[at], lasts[child] = lasts[child], lasts[at]
+        at = child
+
+
+@njit(cache=True, nogil=True)
+def sift_up(sums: Any, sets: Keys, lasts: Rows, size: int) -> None:
+    """Let the last entry of a heap rise to its place."""
+    at = size - 1
+    while at > 0 and sums[at] < sums[(at - 1) // 2]:
+        parent = (at - 1) // 2
+        sums[at], sums[parent] = sums[parent], sums[at]
+        sets[at], sets[parent] = sets[parent], sets[at]
+        lasts[at], lasts[parent] = lasts[parent], lasts[at]
+        at = parent

@@ -1,0 +1,251 @@
+"""Clusters: cells of a segment, how they are made, and what is found in the nearest of them."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cbeindex import scan
+from cbeindex.buckets import Cells, Clusters, clusters
+from cbeindex.codes import CodeRows, to_words
+from cbeindex.segments import NOT_HIDDEN, Segment
+from tests import oracles
+from tests.strategies import CodeBatch, code_batches, masks, some_codes
+
+WIDTHS = (1, 63, 64, 65, 511, 513, 1_023, 1_024, 1_030, 2_100)
+
+
+@pytest.fixture(autouse=True)
+def few_rows(monkeypatch):
+    """Cells of few rows, with less training; and a cascade inside of them that overlooks nothing."""
+    monkeypatch.setattr(clusters, "LEAST_ROWS", 20)
+    monkeypatch.setattr(clusters, "_TRAINING_ROWS", 4)
+    monkeypatch.setattr(clusters, "_N_ROUNDS", 2)
+    monkeypatch.setattr(clusters, "_N_ASKED", 16)
+    monkeypatch.setattr(clusters, "_MISS", 1e-300)
+
+
+def segment_of(batch, ids=None, removed=NOT_HIDDEN):
+    """A segment with a column, in the order of ids."""
+    ids = np.arange(len(batch.codes)) if ids is None else ids
+    codes = CodeRows.of(to_words(batch.codes, batch.n_bits), batch.n_bits)
+    return Segment(ids, codes, {"half": ids.astype(np.float32) / 2}, removed)
+
+
+def words_of(segment):
+    return segment.codes.take(np.arange(segment.n_rows))
+
+
+def batches(**options):
+    return code_batches(**({"widths": WIDTHS, "sizes": (20, 21, 40, 150, 530)} | options))
+
+
+def check_order(segment):
+    """The rows are those in the order of ids, in another order, and it knows both."""
+    ordered = segment.ids[segment.order]
+    assert (ordered[1:] > ordered[:-1]).all()
+    np.testing.assert_array_equal(segment.ranks[segment.order], np.arange(segment.n_rows))
+    assert (segment.order.dtype, segment.ranks.dtype) == (np.int32, np.int32)
+
+
+@settings(max_examples=30)
+@given(batches(sizes=(20, 21, 40, 150), max_queries=1), st.none() | st.integers(1, 12), st.data())
+def test_rows_of_a_cell_stand_together(batch, n_cells, data):
+    n = len(batch.codes)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    ids = np.sort(rng.permutation(10 * n)[:n])
+    segment = segment_of(batch, ids, data.draw(masks(n)))
+    arranged = Clusters(batch.n_bits, n_cells).arrange(segment)
+    cells = arranged.buckets
+    # All rows are there, each with what belongs to it.
+    check_order(arranged)
+    np.testing.assert_array_equal(arranged.ids[arranged.order], ids)
+    np.testing.assert_array_equal(words_of(arranged)[arranged.order], to_words(batch.codes, batch.n_bits))
+    np.testing.assert_array_equal(arranged.columns["half"], arranged.ids / np.float32(2))
+    np.testing.assert_array_equal(
+        arranged.removed[arranged.order] if segment.removed.size else arranged.removed, segment.removed
+    )
+    # Each is in the first of its nearest cells, and in the order of ids there.
+    assert cells.n_cells == min(n_cells or round(4 * math.sqrt(n)), n // 8)
+    assert cells.offsets[0] == 0
+    assert cells.offsets[-1] == n
+    n_words = min(16, words_of(arranged).shape[1])
+    assert cells.centroids.shape == (cells.n_cells, n_words)
+    cell = np.repeat(np.arange(cells.n_cells), np.diff(cells.offsets))
+    np.testing.assert_array_equal(
+        oracles.hamming(words_of(arranged)[:, :n_words], cells.centroids).argmin(axis=1), cell
+    )
+    for start, stop in itertools.pairwise(cells.offsets):
+        assert (np.diff(arranged.ranks[start:stop]) > 0).all()
+    assert 1 <= cells.n_probes <= cells.n_cells
+    assert cells.nbytes == cells.centroids.nbytes + cells.offsets.nbytes
+
+
+def test_the_same_rows_make_the_same_cells():
+    batch = CodeBatch(200, some_codes(np.random.default_rng(0), 300, 200, 10, 0.1), None)
+    one, other = (Clusters(200).arrange(segment_of(batch)) for _ in range(2))
+    np.testing.assert_array_equal(one.ids, other.ids)
+    np.testing.assert_array_equal(one.buckets.centroids, other.buckets.centroids)
+    assert one.buckets.n_probes == other.buckets.n_probes
+
+
+def test_few_rows_have_no_cells():
+    codes = some_codes(np.random.default_rng(0), 20, 100)
+    few, enough = (segment_of(CodeBatch(100, codes[:n], None)) for n in (19, 20))
+    assert Clusters(100).arrange(few) is few
+    assert isinstance(Clusters(100).arrange(enough).buckets, Cells)
+
+
+def test_only_the_first_words_count():
+    """Codes that differ behind 1,024 bits alone share a cell."""
+    rng = np.random.default_rng(0)
+    codes = some_codes(rng, 200, 1_600, 3, 0.0)
+    alike = codes.copy()
+    alike[:, 128:] = some_codes(rng, 200, 576)
+    arranged, others = (Clusters(1_600, 8).arrange(segment_of(CodeBatch(1_600, c, None))) for c in (codes, alike))
+    np.testing.assert_array_equal(arranged.ids, others.ids)
+    np.testing.assert_array_equal(arranged.buckets.offsets, others.buckets.offsets)
+
+
+@given(batches(widths=(1, 64, 65, 200), sizes=(1, 17, 40), max_queries=1), st.data())
+def test_centroids_have_the_bits_of_most_rows(batch, data):
+    words = to_words(batch.codes, batch.n_bits)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    cell = rng.integers(0, 3, len(words))
+    cell[:1] = 0
+    n_cells = int(cell.max()) + 1
+    sizes = np.bincount(cell, minlength=n_cells)
+    centroids = clusters._majorities(words, cell, sizes)
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
+    for c in np.flatnonzero(sizes):
+        expected = 2 * bits[cell == c].sum(axis=0) >= sizes[c]
+        np.testing.assert_array_equal(np.unpackbits(centroids[c].view(np.uint8), bitorder="little"), expected)
+
+
+def test_training_brings_centroids_near(monkeypatch):
+    """Rows are nearer to trained centroids than to the rows they began with; and no cell starves beside a full one."""
+    monkeypatch.setattr(clusters, "_TRAINING_ROWS", 32)
+    monkeypatch.setattr(clusters, "_N_ROUNDS", 6)
+    for seed in range(2):
+        codes = some_codes(np.random.default_rng(seed), 300, 256, 12, 0.15)
+        words = to_words(codes, 256)
+        rng = np.random.default_rng(seed)
+        first = words[rng.permutation(300)[:12]]
+        trained = clusters._train(words, 12, np.random.default_rng(seed))
+        near, before = (oracles.hamming(words, centroids).min(axis=1) for centroids in (trained, first))
+        # Rows are 0.15 * 256 = 38 bits from the centre of their group, and 65 from one another; from other groups 128.
+        assert near.mean() < before.mean() - 5
+        sizes = np.bincount(oracles.hamming(words, trained).argmin(axis=1), minlength=12)
+        assert sizes.min() > 0
+
+
+def test_equal_rows_share_a_cell():
+    """Fewer distinct rows than cells: most cells are empty, and searches do not mind."""
+    batch = CodeBatch(70, some_codes(np.random.default_rng(0), 160, 70, 3, 0.0), None)
+    arranged = Clusters(70, 20).arrange(segment_of(batch))
+    cells = arranged.buckets
+    assert cells.n_cells == 20
+    assert np.count_nonzero(np.diff(cells.offsets)) <= 3
+    queries = to_words(batch.codes[:4], 70)
+    for n_probes in (1, 5, 19, 20):
+        keys, n_visited, _ = clusters.nearest(arranged, 70, queries, 5, n_probes, NOT_HIDDEN, 1)
+        chosen = cells.nearest_cells(queries, n_probes, 1)
+        assert n_visited == np.diff(cells.offsets)[chosen].sum()
+        check_nearest(arranged, queries, keys, chosen, NOT_HIDDEN)
+
+
+def check_nearest(segment, queries, keys, chosen, hidden):
+    """Keys are those of the nearest rows in the chosen cells, by distance and rank."""
+    distances = oracles.hamming(queries, words_of(segment))
+    offsets = segment.buckets.offsets
+    for query, near in enumerate(distances):
+        rows = [row for c in chosen[query] for row in range(offsets[c], offsets[c + 1])]
+        expected = oracles.best_keys(near, rows, keys.shape[1], hidden, segment.ranks)
+        np.testing.assert_array_equal(keys[query], expected)
+
+
+@settings(max_examples=60)
+@given(batches(), st.integers(2, 12), st.sampled_from([1, 2, 10, 200, 600]), st.integers(1, 3), st.data())
+def test_nearest_rows_of_the_nearest_cells(batch, n_cells, k, n_threads, data):
+    """Found without duplicates, a subset of what a scan finds, and all of it with all cells."""
+    n = len(batch.codes)
+    arranged = Clusters(batch.n_bits, n_cells).arrange(segment_of(batch))
+    cells, queries = arranged.buckets, to_words(batch.queries, batch.n_bits)
+    hidden = data.draw(masks(n))
+    n_words = cells.centroids.shape[1]
+    by_distance = oracles.hamming(queries[:, :n_words], cells.centroids).argsort(axis=1, kind="stable")
+    before, sizes = None, np.diff(cells.offsets)
+    for n_probes in sorted({1, data.draw(st.integers(1, cells.n_cells)), cells.n_cells}):
+        chosen = cells.nearest_cells(queries, n_probes, n_threads)
+        np.testing.assert_array_equal(chosen, by_distance[:, :n_probes])
+        keys, n_visited, n_survivors = clusters.nearest(arranged, batch.n_bits, queries, k, n_probes, hidden, n_threads)
+        assert keys.shape == (len(queries), min(k, n))
+        check_nearest(arranged, queries, keys, chosen, hidden)
+        assert n_visited == sizes[chosen].sum()
+        assert n_survivors <= n_visited
+        if before is not None:
+            assert (keys <= before).all()  # never worse with more cells
+        before = keys
+    every = scan.nearest(arranged.codes, n, queries, k, hidden, arranged.ranks, 1)
+    np.testing.assert_array_equal(before, every)
+    assert (cells.nearest_cells(queries, n_cells + 5, 1) == by_distance).all()
+
+
+@pytest.mark.parametrize("n_bits", [100, 1_100])
+def test_groups_of_queries_do_not_change_the_answer(monkeypatch, n_bits):
+    batch = CodeBatch(n_bits, some_codes(np.random.default_rng(0), 600, n_bits, 20, 0.1), None)
+    arranged = Clusters(n_bits).arrange(segment_of(batch))
+    queries = to_words(batch.codes[:33], n_bits)
+    expected, *counts = clusters.nearest(arranged, n_bits, queries, 7, 9, NOT_HIDDEN, 1)
+    for n_values, n_threads in ((1, 1), (1, 3), (500, 1), (500, 2), (10**6, 5)):
+        monkeypatch.setattr(clusters, "_GROUP_VALUES", n_values)
+        keys, *same = clusters.nearest(arranged, n_bits, queries, 7, 9, NOT_HIDDEN, n_threads)
+        np.testing.assert_array_equal(keys, expected)
+        assert same == counts
+    keys, n_visited, n_survivors = clusters.nearest(arranged, n_bits, queries[:0], 7, 9, NOT_HIDDEN, 2)
+    assert (keys.shape, n_visited, n_survivors) == ((0, 7), 0, 0)
+
+
+def test_the_number_of_cells_that_hold_the_nearest_ten(monkeypatch):
+    """Counted here for all rows; of more rows than are asked, it is that of a sample."""
+    n_bits, n = 128, 100
+    monkeypatch.setattr(clusters, "_N_ASKED", n)
+    batch = CodeBatch(n_bits, some_codes(np.random.default_rng(2), n, n_bits, 9, 0.2), None)
+    arranged = Clusters(n_bits, 12).arrange(segment_of(batch))
+    cells, words = arranged.buckets, words_of(arranged)
+    distances = oracles.hamming(words, words)
+    nearest_ten = np.argsort(distances, axis=1, kind="stable")[:, 1:11]
+    cell = np.searchsorted(cells.offsets, nearest_ten, side="right") - 1
+    order = oracles.hamming(words, cells.centroids).argsort(axis=1, kind="stable")
+    needed = [[list(order[row]).index(c) + 1 for c in cell[row]] for row in range(n)]
+    assert cells.n_probes == np.quantile(needed, 0.98, method="higher")
+    assert 1 < cells.n_probes < 12
+
+
+def cells_of(n_rows, n_cells, n_probes):
+    return Cells(np.zeros((n_cells, 1), np.uint64), np.linspace(0, n_rows, n_cells + 1).astype(np.int64), n_probes)
+
+
+@given(st.integers(1, 500), st.integers(1, 500))
+def test_how_many_cells_to_visit(n_cells, n_probes):
+    """More for more answers, and more where a filter hides rows; never more than there are."""
+    n_probes = min(n_probes, n_cells)
+    cells = cells_of(10 * n_cells, n_cells, n_probes)
+    assert cells.probes_for(10) == cells.probes_for(1) == n_probes
+    for wanted in (
+        [cells.probes_for(k) for k in (1, 10, 11, 40, 1_000, 10**9)],
+        [cells.probes_for(10, share) for share in (1.0, 0.5, 0.01, 1e-6, 0.0)],
+    ):
+        assert wanted == sorted(wanted)
+        assert all(isinstance(n, int) and n_probes <= n <= n_cells for n in wanted)
+        assert wanted[-1] == n_cells
+    assert cells.probes_for(40) == min(n_cells, 2 * n_probes)
+    assert cells.probes_for(10, 0.25) == min(n_cells, 2 * n_probes)
+
+
+def test_expected_rows():
+    cells = cells_of(1_000, 50, 3)
+    assert [cells.expected_rows(n) for n in (1, 3, 50, 51, 10**9)] == [20, 60, 1_000, 1_000, 1_000]

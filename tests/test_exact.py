@@ -1,0 +1,85 @@
+"""The kernel of exact re-ranking."""
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from cbeindex.kernels import exact
+from cbeindex.metrics import METRICS
+
+
+def run(queries, vectors, ids, rows, counts, lower, metric, k):
+    distances = np.empty((len(queries), k), dtype=np.float32)
+    answers = np.empty((len(queries), k), dtype=np.int64)
+    n_read = np.zeros(len(queries), dtype=np.int64)
+    number = METRICS[metric].number
+    exact.nearest(queries, vectors, ids, rows, counts, lower, number, distances, answers, n_read)
+    return distances, answers, n_read
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 40),
+    dim=st.integers(1, 20),
+    k=st.integers(1, 12),
+    metric=st.sampled_from(["l2", "ip", "cosine"]),
+    slack=st.sampled_from([0.0, 0.5, np.inf]),
+)
+def test_nearest(seed, n, dim, k, metric, slack):
+    """The k nearest by (distance, id) of the candidates, also with bounds that are met exactly, and equal rows."""
+    rng = np.random.default_rng(seed)
+    vectors = rng.integers(-2, 3, (n, dim)).astype(np.float32)[rng.integers(0, n, n)]
+    queries = rng.integers(-2, 3, (3, dim)).astype(np.float32)
+    ids = rng.permutation(10 * n)[:n]
+    rows = np.array([rng.permutation(n) for _ in queries])
+    counts = rng.integers(0, n + 1, len(queries))
+    truth = np.array([METRICS[metric].distances(vectors, query) for query in queries])
+    lower = np.take_along_axis(truth, rows, axis=1) - np.float32(slack)
+    distances, answers, n_read = run(queries, vectors, ids, rows, counts, lower, metric, k)
+    for i in range(len(queries)):
+        some = rows[i, : counts[i]]
+        expected = some[np.lexsort((ids[some], truth[i, some]))][:k]
+        # Sums of small integers are exact; a cosine is rounded once from float64, in which its order may differ.
+        np.testing.assert_allclose(distances[i, : len(expected)], truth[i, expected], rtol=0, atol=1e-7)
+        if metric != "cosine":
+            np.testing.assert_array_equal(answers[i, : len(expected)], ids[expected])
+        assert len(set(answers[i, : len(expected)])) == len(expected)
+        assert (answers[i, len(expected) :] == -1).all()
+        assert np.isinf(distances[i, len(expected) :]).all()
+        assert len(expected) <= n_read[i] <= counts[i]
+
+
+def test_candidates_that_cannot_be_among_the_nearest_are_not_read():
+    vectors = np.arange(100, dtype=np.float32)[:, np.newaxis]
+    query, rows, counts = np.zeros((1, 1), dtype=np.float32), np.arange(100)[np.newaxis], np.array([100])
+    lower = vectors[:, 0][np.newaxis] ** 2
+    distances, answers, n_read = run(query, vectors, np.arange(100), rows, counts, lower, "l2", 5)
+    np.testing.assert_array_equal(answers, [[0, 1, 2, 3, 4]])
+    np.testing.assert_array_equal(distances, [[0, 1, 4, 9, 16]])
+    assert n_read[0] == 5
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
+def test_distances_are_those_of_the_metric(metric):
+    """To one unit of float32: both are rounded once from float64 sums, in different orders."""
+    rng = np.random.default_rng(0)
+    vectors, queries = (
+        rng.standard_normal((50, 300)).astype(np.float32),
+        rng.standard_normal((4, 300)).astype(np.float32),
+    )
+    rows, counts = np.tile(np.arange(50), (4, 1)), np.full(4, 50)
+    lower = np.full(rows.shape, -np.inf, dtype=np.float32)
+    distances, answers, _ = run(queries, vectors, np.arange(50), rows, counts, lower, metric, 50)
+    for i, query in enumerate(queries):
+        np.testing.assert_array_max_ulp(distances[i], METRICS[metric].distances(vectors, query)[answers[i]], maxulp=1)
+
+
+def test_zero_vectors_have_cosine_0():
+    vectors, queries = np.eye(2, 3, dtype=np.float32), np.zeros((1, 3), dtype=np.float32)
+    vectors[1] = 0
+    rows, lower = np.array([[0, 1]]), np.full((1, 2), -np.inf, dtype=np.float32)
+    distances, answers, _ = run(queries, vectors, np.array([7, 3]), rows, np.array([2]), lower, "cosine", 3)
+    np.testing.assert_array_equal(distances, [[1, 1, np.inf]])
+    np.testing.assert_array_equal(answers, [[3, 7, -1]])
