@@ -311,7 +311,7 @@ def _arrays_of(segment: Segment) -> Arrays:
 
 def _describe_buckets(buckets: Any) -> dict[str, Any] | None:
     if isinstance(buckets, Cells):
-        return {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": buckets.n_probes}
+        return {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": list(buckets.n_probes)}
     if isinstance(buckets, Tables):
         return {"kind": "tables", "n_tables": buckets.n_tables, "table_bits": buckets.table_bits}
     return None
@@ -384,7 +384,10 @@ def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], r
         offsets = array("cells/offsets", np.int64, n_cells + 1)
         if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"cells must divide the {n_rows} rows")
-        return Cells(centroids, offsets, as_count(described["n_probes"], "n_probes"))
+        n_probes = tuple(as_count(n, "n_probes") for n in described["n_probes"])
+        if len(n_probes) != 3:
+            raise ValueError(f"n_probes must be three numbers, got {len(n_probes)}")
+        return Cells(centroids, offsets, n_probes)
     table_bits = as_count(described["table_bits"], "table_bits")
     n_tables = as_count(described["n_tables"], "n_tables")
     if table_bits > MOST_TABLE_BITS:

@@ -18,7 +18,7 @@ from .archive import Saveable
 from .buckets import Tables, bucket_maker, substrings
 from .candidates import View
 from .codes import has_bits_past, n_bytes, to_bytes, to_words
-from .planner import MODES, Explanation, Plan, plan, ways
+from .planner import MODES, Explanation, Plan, n_allowed, plan, ways
 from .results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, nearest_of, ranges_of
 from .segments import RowStore, Snapshot
 
@@ -40,7 +40,7 @@ class BinaryIndex(Saveable):
         For "substrings": how many tables, each of how many bits (at most 24). By default about log2(n) bits, and 16
         tables or as many as the code has room for.
     n_cells : int, optional
-        For "clusters": cells of each segment; by default four times the root of its rows.
+        For "clusters": cells of each segment, at most one for 8 rows; by default four times the root of its rows.
 
     Notes
     -----
@@ -139,7 +139,8 @@ class BinaryIndex(Saveable):
             `explain` says what it takes.
         n_probes : int, optional
             Buckets visited in each segment: cells of clusters, or buckets of each table of substrings. By default as
-            many cells as hold 98 % of the nearest ten; and with substrings as many as it takes to be exact.
+            many cells as hold 99 % of the `k` nearest of a stored code; and with substrings as many as it takes to be
+            exact. More are visited where they have fewer than `k` codes that may be answers.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.
         miss : float, optional
@@ -157,7 +158,7 @@ class BinaryIndex(Saveable):
         words, is_single = self._as_queries(queries)
         allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         snapshot = self._rows.snapshot()
-        way = self._plan(snapshot, k, mode, n_probes, None if allowed is None else len(allowed))
+        way = self._plan(snapshot, len(words), k, mode, n_probes, n_allowed(allowed, denied))
         if miss is not None and mode != "cascade":
             raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
         miss = scan.DEFAULT_MISS if miss is None else as_probability(miss, "miss")
@@ -174,12 +175,22 @@ class BinaryIndex(Saveable):
         result = SearchResult(best, best_ids, stats)
         return result.first() if is_single else result
 
-    def explain(self, queries: ArrayLike, k: int = 10, mode: str = "auto", n_probes: int | None = None) -> Explanation:
+    def explain(
+        self,
+        queries: ArrayLike,
+        k: int = 10,
+        mode: str = "auto",
+        n_probes: int | None = None,
+        *,
+        allow: ArrayLike | None = None,
+        deny: ArrayLike | None = None,
+    ) -> Explanation:
         """Say what `search` with these arguments does, why, and what each mode costs: text with attributes."""
         words, _ = self._as_queries(queries)
         snapshot = self._rows.snapshot()
-        way = self._plan(snapshot, k, mode, n_probes, None)
-        costs = ways(self.n_bits, snapshot.parts(), way.k, self.buckets, way.n_probes)
+        n = n_allowed(as_filter(allow, "allow"), as_filter(deny, "deny"))
+        way = self._plan(snapshot, len(words), k, mode, n_probes, n)
+        costs = ways(self.n_bits, snapshot.parts(), way.k, self.buckets, way.n_probes, n)
         return Explanation(f"{len(words):,} queries, {way.k:,} of {len(self):,} codes each", way, costs)
 
     def range_search(
@@ -263,7 +274,7 @@ class BinaryIndex(Saveable):
         index = cls(content["n_bits"], content["buckets"], **content["options"])
         return index, index._rows
 
-    def _plan(self, snapshot: Snapshot, k: Any, mode: Any, n_probes: Any, n_allowed: int | None) -> Plan:
+    def _plan(self, snapshot: Snapshot, n: int, k: Any, mode: Any, n_probes: Any, n_allowed: int | None) -> Plan:
         """Check what a search was asked for, and plan it."""
         return plan(
             n_bits=self.n_bits,
@@ -273,6 +284,7 @@ class BinaryIndex(Saveable):
             buckets=self.buckets,
             n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
             n_allowed=n_allowed,
+            n_queries=n,
         )
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:

@@ -80,20 +80,26 @@ def nearest(
         keys = _in_buckets(view, plan, n_bits, queries, margins, k, n_threads, stats)
     elif plan.mode == "cascade" and part.codes.n_head and part.codes.tail.shape[1]:
         keys, survivors = scan.cascade(part.codes, part.n_rows, n_bits, queries, k, hidden, part.ranks, miss, n_threads)
-        _count(stats, "survivors", int(survivors.sum()))
+        count(stats, survivors=survivors.sum())
     else:
         keys = scan.nearest(part.codes, part.n_rows, queries, k, hidden, part.ranks, n_threads)
     return view.of_segment(keys)
 
 
-def cells_to_visit(view: View, plan: Plan) -> int | None:
-    """Return how many cells of a segment the plan visits; None where all rows are looked at."""
+def cells_to_visit(view: View, plan: Plan) -> tuple[int, int] | None:
+    """Return how many cells of a segment the plan visits, and how many rows that may be answers they have at least.
+
+    None where all rows are looked at. Where rows are hidden, cells are visited until as many others have been met as
+    without: what is hidden may be just what is near to a query.
+    """
     cells = view.part.buckets
     if plan.mode != "buckets" or not isinstance(cells, Cells):
         return None
-    share = view.n_visible / max(1, view.part.n_rows)
-    n_probes = plan.n_probes or cells.probes_for(plan.k, share)
-    return n_probes if n_probes < cells.n_cells else None
+    n_probes = plan.n_probes or cells.probes_for(plan.k)
+    if n_probes >= cells.n_cells:
+        return None
+    n_wanted = plan.k if plan.n_probes is not None else max(plan.k, cells.expected_rows(n_probes))
+    return n_probes, min(n_wanted, view.n_visible)
 
 
 def _in_buckets(
@@ -108,38 +114,32 @@ def _in_buckets(
 ) -> Keys:
     """Find the nearest rows by buckets, and by a scan where these do not tell."""
     part, hidden = view.part, view.hidden
+    open_ = np.ones(len(queries), dtype=np.bool_)
+    keys: Keys = np.empty((len(queries), min(k, part.n_rows)), dtype=np.uint64)
     if isinstance(part.buckets, Tables):
-        if plan.n_probes is not None:
-            keys, visits = substrings.probe(part, n_bits, queries, margins, k, plan.n_probes, hidden, n_threads)
-            open_ = np.zeros(len(queries), dtype=np.bool_)
-        else:
+        if plan.n_probes is None:
             keys, done, visits = substrings.nearest(part, n_bits, queries, k, hidden, n_threads)
             open_ = ~done
-        _count(stats, "visited", int(visits[0]))
-        _count(stats, "buckets", int(visits[1]))
-    else:
-        n_probes = cells_to_visit(view, plan)
-        if n_probes is None:
-            open_ = np.ones(len(queries), dtype=np.bool_)
-            keys = np.empty((len(queries), min(k, part.n_rows)), dtype=np.uint64)
-        else:
-            keys, n_visited, n_survivors = clusters.nearest(part, n_bits, queries, k, n_probes, hidden, n_threads)
-            open_ = missing_answers(keys, plan.k, view.n_visible)
-            _count(stats, "visited", n_visited)
-            _count(stats, "survivors", n_survivors)
-            _count(stats, "buckets", n_probes * len(queries))
+            count(stats, visited=visits[0], buckets=visits[1])
+        elif plan.n_probes < 2**part.buckets.table_bits:
+            n_wanted = min(plan.k, view.n_visible)
+            keys, done, visits = substrings.probe(
+                part, n_bits, queries, margins, k, plan.n_probes, n_wanted, hidden, n_threads
+            )
+            open_ = ~done
+            count(stats, visited=visits[0], buckets=visits[1])
+    elif (probes := cells_to_visit(view, plan)) is not None:
+        keys, visits = clusters.nearest(part, n_bits, queries, k, *probes, hidden, n_threads)
+        open_[:] = False
+        count(stats, visited=visits[0], survivors=visits[1], buckets=visits[2])
     if open_.any():
         asked = np.ascontiguousarray(queries[open_])
         keys[open_] = scan.nearest(part.codes, part.n_rows, asked, k, hidden, part.ranks, n_threads)
-        _count(stats, "visited", part.n_rows * len(asked))
+        count(stats, visited=part.n_rows * len(asked))
     return keys
 
 
-def missing_answers(keys: Keys, k: int, n_visible: int) -> Mask:
-    """Tell which queries have fewer than `k` keys, though there are rows for them."""
-    wanted = min(k, keys.shape[1], n_visible)
-    return keys[:, wanted - 1] == NO_KEY if wanted else np.zeros(len(keys), dtype=np.bool_)
-
-
-def _count(stats: dict[str, Any], name: str, n: int) -> None:
-    stats[name] = stats.get(name, 0) + n
+def count(stats: dict[str, Any], **numbers: int) -> None:
+    """Add to what is counted."""
+    for name, n in numbers.items():
+        stats[name] = stats.get(name, 0) + int(n)

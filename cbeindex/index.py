@@ -23,7 +23,7 @@ from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready, project_rows, same_encoder
 from .ingest import Ingest
 from .metrics import METRICS
-from .planner import MODES, RERANKS, Explanation, Plan, plan, ways
+from .planner import MODES, RERANKS, Explanation, Plan, n_allowed, plan, ways
 from .rerank import AsymmetricQueries, Geometry
 from .results import RangeResult, SearchResult
 from .search import Search
@@ -75,7 +75,7 @@ class CBEIndex(Saveable):
     n_tables, table_bits : int, optional
         For "substrings": how many tables, each of how many bits (at most 24).
     n_cells : int, optional
-        For "clusters": cells of each segment; by default four times the root of its rows.
+        For "clusters": cells of each segment, at most one for 8 rows; by default four times the root of its rows.
     seed : int
         Chooses the encoder.
 
@@ -255,8 +255,10 @@ class CBEIndex(Saveable):
             substrings, nor in the cascade).
         n_probes : int, optional
             Buckets visited in each segment: cells of clusters, or buckets of each table of substrings, those first
-            that differ where the query is least certain. By default as many cells as hold 98 % of the nearest ten;
-            and with substrings as many as it takes to be exact in Hamming space.
+            that differ where the query is least certain. By default as many cells as hold 99 % of the `k` nearest of
+            a stored vector (for queries unlike the data, and for "ip", that may be too few); and with substrings as
+            many as it takes to be exact in Hamming space. More are visited where they have fewer than `k` vectors
+            that may be answers.
         allow, deny : array_like of int, optional
             Ids that alone may, or may not, be answers.
         n_threads : int, optional
@@ -268,11 +270,12 @@ class CBEIndex(Saveable):
             float32 distances (int32 for `rerank=None`) and int64 ids; `errors` has the standard errors of estimated
             distances. An index that is not fitted yet has vectors in place of codes: its answers are exact.
         """
-        allowed = as_filter(allow, "allow")
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         state = self._state
         snapshot = state.rows.snapshot()
-        source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, allowed)
-        searches = self._searches(source, state, snapshot, allowed, deny, n_threads)
+        n = n_allowed(allowed, denied)
+        source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
+        searches = self._searches(source, state, snapshot, allowed, denied, n_threads)
         result = SearchResult.joined([search.nearest(way, way.k) for search in searches])
         return result.first() if source.is_single else result
 
@@ -305,14 +308,14 @@ class CBEIndex(Saveable):
         """
         if rerank is None:
             raise ValueError("a radius is in the metric of the index: rerank must not be None")
-        allowed = as_filter(allow, "allow")
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         state = self._state
         snapshot = state.rows.snapshot()
         source, way = self._request(queries, snapshot, 1, "scan", rerank, None, None, None)
         if way.rerank is None:
             raise ValueError('codes of this encoder tell no distances: make the index with vectors="float32"')
         radius = as_real(radius, "radius")
-        searches = self._searches(source, state, snapshot, allowed, deny, n_threads)
+        searches = self._searches(source, state, snapshot, allowed, denied, n_threads)
         return RangeResult.joined([search.within(way, radius) for search in searches])
 
     def explain(
@@ -325,16 +328,17 @@ class CBEIndex(Saveable):
         n_probes: int | None = None,
         *,
         allow: ArrayLike | None = None,
+        deny: ArrayLike | None = None,
     ) -> Explanation:
         """Say what `search` with these arguments does, why, and what each mode costs: text with attributes."""
         snapshot = self._state.rows.snapshot()
-        allowed = as_filter(allow, "allow")
-        source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, allowed)
+        n = n_allowed(as_filter(allow, "allow"), as_filter(deny, "deny"))
+        source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
         head = f"{source.n_rows:,} queries, {way.k:,} of {snapshot.n_rows:,} vectors each"
         if not self.is_fitted:
             why = "the index is not fitted yet, so that exact distances of all vectors are computed"
             return Explanation(head, replace_fields(way, mode="scan", reason=why), {})
-        return Explanation(head, way, ways(self.n_bits, snapshot.parts(), way.k, self.buckets, way.n_probes))
+        return Explanation(head, way, ways(self.n_bits, snapshot.parts(), way.k, self.buckets, way.n_probes, n))
 
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
@@ -435,7 +439,7 @@ class CBEIndex(Saveable):
         rerank: Any,
         n_candidates: Any,
         n_probes: Any,
-        allow: Ids | None,
+        n_allowed: int | None,
     ) -> tuple[VectorSource, Plan]:
         """Check what a search was asked for, and plan it."""
         source = VectorSource(queries, self.dim, "queries")
@@ -451,17 +455,23 @@ class CBEIndex(Saveable):
             can_estimate=getattr(self.encoder, "is_linear", True),
             rerank=None if rerank is None else as_choice(rerank, "rerank", RERANKS),
             n_candidates=None if n_candidates is None else as_count(n_candidates, "n_candidates"),
-            n_allowed=None if allow is None else len(allow),
+            n_allowed=n_allowed,
+            n_queries=source.n_rows,
         )
         return source, way
 
     def _searches(
-        self, source: VectorSource, state: _State, snapshot: Snapshot, allow: Ids | None, deny: Any, n_threads: Any
+        self,
+        source: VectorSource,
+        state: _State,
+        snapshot: Snapshot,
+        allow: Ids | None,
+        deny: Ids | None,
+        n_threads: Any,
     ) -> Iterator[Search]:
         """Set up searches on the rows of a snapshot, for some queries after the other: they are dense meanwhile."""
         encoder, _, geometry = state
         threads = as_n_threads(n_threads)
-        denied = as_filter(deny, "deny")
         empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
         for first, vectors in source.blocks(min(_QUERY_FLOATS, _QUERY_ROWS * self.dim)) if source.n_rows else empty:
             queries = margins = None
@@ -470,6 +480,4 @@ class CBEIndex(Saveable):
                 projections = project_rows(encoder, prepared, threads)
                 queries = AsymmetricQueries.of(prepared, projections, geometry, self._metric)
                 margins = np.abs(projections) if self.buckets == "substrings" else None
-            yield Search(
-                snapshot.segments, self._metric, vectors, queries, self.n_bits, allow, denied, threads, margins
-            )
+            yield Search(snapshot.segments, self._metric, vectors, queries, self.n_bits, allow, deny, threads, margins)

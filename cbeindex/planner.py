@@ -6,6 +6,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import numpy as np
+
+from ._typing import Ids
 from .codes import HEAD_WORDS, n_words
 
 # Measured on codes of 832 to 2,048 bits: 99.5 % of the true ten are among the nearest 600 by Hamming distance.
@@ -19,8 +22,10 @@ _CASCADE_BITS = 2048
 _CASCADE_SHARE = 256
 # Rows of which the cascade looks at more than the head: measured, 2 to 10 in a hundred.
 _SURVIVORS = 0.05
-# A byte in buckets costs as much as so many of a scan, which reads rows in order and shares them among queries.
+# A byte in buckets costs as much as so many of a scan of a batch, which shares what it reads among queries; so many
+# queries are a batch.
 _BUCKETS_BYTE = 2
+_BATCH = 4
 # An exact search of substrings pays where so few answers are wanted.
 _FEW_ANSWERS = 64
 
@@ -122,6 +127,7 @@ def plan(
     rerank: str | None = None,
     n_candidates: int | None = None,
     n_allowed: int | None = None,
+    n_queries: int = 1,
 ) -> Plan:
     """Choose the way of a search; an option that the index cannot honour raises ValueError.
 
@@ -142,7 +148,7 @@ def plan(
     if mode == "auto":
         wanted = k if rerank is None else n_candidates or enough
         estimates = rerank is not None and n_candidates is None and can_estimate
-        mode, why = _choose(n_bits, metric, parts, n_rows, k, wanted, buckets, n_probes, estimates)
+        mode, why = _choose(n_bits, metric, parts, n_queries, k, wanted, buckets, n_probes, estimates)
         reasons.append(f"{mode}, because {why}")
     if rerank is not None and n_candidates is None:
         why_all = _why_every_row(n_bits, metric, n_rows, enough, mode, buckets, can_estimate)
@@ -157,10 +163,19 @@ def plan(
     return Plan(mode, rerank, k, n_candidates, n_exact, n_probes, can_estimate, "; ".join(reasons) or "as asked")
 
 
-def ways(n_bits: int, parts: Sequence[Part], k: int, buckets: str | None, n_probes: int | None) -> dict[str, Way]:
+def ways(
+    n_bits: int,
+    parts: Sequence[Part],
+    k: int,
+    buckets: str | None,
+    n_probes: int | None,
+    n_allowed: int | None = None,
+) -> dict[str, Way]:
     """Estimate what each mode costs."""
     n_rows = sum(part.n_rows for part in parts)
     code = 8 * n_words(n_bits)
+    if n_allowed is not None and n_allowed * FEW <= n_rows:
+        return {"scan": Way(n_allowed, n_allowed * code)}
     all_ways = {"scan": Way(n_rows, n_rows * code)}
     all_ways["cascade"] = all_ways["scan"]  # of short codes, and of codes with tables, which have no head
     tail = code - 8 * HEAD_WORDS
@@ -182,6 +197,13 @@ def ways(n_bits: int, parts: Sequence[Part], k: int, buckets: str | None, n_prob
 def _has_heads(parts: Sequence[Part], buckets: str | None) -> bool:
     """Tell whether codes have heads, which those with tables have not."""
     return buckets != "substrings" or all(part.buckets is None for part in parts)
+
+
+def n_allowed(allow: Ids | None, deny: Ids | None) -> int | None:
+    """Count the ids that a filter leaves; None where it does not say which."""
+    if allow is None:
+        return None
+    return len(allow if deny is None else np.setdiff1d(allow, deny))
 
 
 def _in_buckets(part: Part, k: int, n_probes: int | None) -> tuple[int, int]:
@@ -227,7 +249,7 @@ def _choose(
     n_bits: int,
     metric: str,
     parts: Sequence[Part],
-    n_rows: int,
+    n_queries: int,
     k: int,
     wanted: int,
     buckets: str | None,
@@ -241,6 +263,7 @@ def _choose(
     if buckets == "substrings" and has_buckets and wanted <= _FEW_ANSWERS:
         return "buckets", "substrings find the nearest rows exactly, or leave them to a scan"
     costs = ways(n_bits, parts, k, buckets, n_probes)
+    n_rows = costs["scan"].rows
     every_row = estimates and _why_every_row(n_bits, metric, n_rows, wanted, "scan", buckets, True) is not None
     few, has_heads = wanted * _CASCADE_SHARE <= n_rows, _has_heads(parts, buckets)
     can_cascade = metric != "hamming" and n_bits >= _CASCADE_BITS and few and has_heads and not every_row
@@ -248,9 +271,12 @@ def _choose(
     why = "" if buckets is None or has_buckets else "there are too few rows for buckets, and "
     if buckets == "clusters" and has_buckets:
         share = 100 * costs["buckets"].rows / max(1, n_rows)
-        if _BUCKETS_BYTE * costs["buckets"].bytes < costs[mode].bytes:
-            return "buckets", f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows"
-        why = f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows, and "
+        why_cells = f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows"
+        price = _BUCKETS_BYTE if n_queries >= _BATCH else 1
+        if metric != "ip" and price * costs["buckets"].bytes < costs[mode].bytes:
+            return "buckets", why_cells
+        why = why_cells if metric != "ip" else "cells do not see the lengths of vectors, which count under 'ip'"
+        why += ", and "
     if metric == "hamming":
         return mode, why + "it is exact"
     return mode, why + _why_mode(n_bits, few, has_heads, every_row)
@@ -275,10 +301,10 @@ def _why_every_row(
 
 def _why_mode(n_bits: int, few: bool, has_heads: bool, every_row: bool) -> str:
     """Say why rows are scanned or go through the cascade."""
-    if every_row:
-        return "every row is looked at"
     if not has_heads:
         return "substrings do not pay for so many candidates, and codes with tables are read whole"
+    if every_row:
+        return "every row is looked at"
     if n_bits < _CASCADE_BITS:
         return f"codes of {n_bits} bits are not long enough for the cascade"
     return f"512 of {n_bits} bits rule most rows out" if few else "too large a share of the rows is wanted"

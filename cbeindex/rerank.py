@@ -225,24 +225,35 @@ def estimate_all(
 
 
 def estimate_visited(
-    queries: AsymmetricQueries, segment: Segment, k: int, n_probes: int, hidden: Mask, n_threads: int, n_errors: float
-) -> Keys:
-    """Do as `estimate_all` for the rows in the `n_probes` nearest cells of each query."""
+    queries: AsymmetricQueries,
+    segment: Segment,
+    k: int,
+    n_probes: int,
+    n_wanted: int,
+    hidden: Mask,
+    n_threads: int,
+    *,
+    n_errors: float = 0.0,
+) -> tuple[Keys, Rows]:
+    """Do as `estimate_all` for the rows in the nearest cells of each query; also count rows and cells visited."""
     n_queries, cells, columns = len(queries.codes), segment.buckets, segment.columns
     keys: Keys = np.empty((n_queries, min(k, segment.n_rows)), dtype=np.uint64)
-    margins = np.float32(n_errors) * queries.norms
+    margins, offsets = np.float32(n_errors) * queries.norms, cells.ends_of_cells()
+    counts: list[Rows] = [np.zeros(2, dtype=np.int64)]
 
     def task(start: int, stop: int) -> None:
         some = slice(start, stop)
         q = queries.some(some)
+        chosen = cells.choose(q.codes, n_probes, n_wanted, hidden, 1)
         kernels.asymmetric.visit(
             q.codes, q.planes, q.totals, q.steps, q.offsets, segment.codes.head, segment.codes.tail, columns["offsets"],
-            columns["factors"], columns["spreads"], margins[some], hidden, segment.ranks,
-            cells.nearest_cells(q.codes, n_probes, 1), cells.offsets, keys[some],
+            columns["factors"], columns["spreads"], margins[some], hidden, segment.ranks, chosen, offsets, keys[some],
         )  # fmt: skip
+        n_rows = (offsets[chosen + 1] - offsets[chosen]).sum()
+        counts.append(np.array([n_rows, np.count_nonzero(chosen < cells.n_cells)]))
 
     for_each_chunk(task, n_queries, min(_VISIT_QUERIES, -(-n_queries // n_threads)) or 1, n_threads)
-    return keys
+    return keys, np.sum(counts, axis=0)
 
 
 def estimate_rows(queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, rows: Rows, n_threads: int) -> Floats:

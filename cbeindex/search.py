@@ -23,6 +23,8 @@ _SURE = 4.0
 # So many that of the nearest few one in a thousand is not read; measured, 4 reads half as many vectors again and finds
 # nothing more.
 _LIKELY = 3.0
+# Up to so many answers are kept in order while vectors are read; more of them are sorted afterwards.
+_MOST_INSERTED = 256
 # Vectors of a range search that are read at a time.
 _READ_ROWS = 1024
 
@@ -108,18 +110,15 @@ class Search:
         """Find the nearest rows by estimated distances: in the cells that the plan visits, or among all rows."""
         assert self.queries is not None
         part, hidden = view.part, view.hidden
-        n_probes = candidates.cells_to_visit(view, plan)
-        open_ = np.ones(len(self.vectors), dtype=np.bool_)
-        keys: Keys = np.empty((len(self.vectors), min(k, part.n_rows)), dtype=np.uint64)
-        if n_probes is not None:
-            keys = rerank.estimate_visited(self.queries, part, k, n_probes, hidden, self.n_threads, n_errors)
-            open_ = candidates.missing_answers(keys, plan.k, view.n_visible)
-            self.stats["buckets"] = self.stats.get("buckets", 0) + n_probes * len(keys)
-        if open_.any():
-            asked = self.queries if open_.all() else self.queries.some(np.flatnonzero(open_))
-            keys[open_] = rerank.estimate_all(
-                asked, part.codes, part.columns, k, hidden, self.n_threads, ranks=part.ranks, n_errors=n_errors
+        probes = candidates.cells_to_visit(view, plan)
+        if probes is None:
+            return rerank.estimate_all(
+                self.queries, part.codes, part.columns, k, hidden, self.n_threads, ranks=part.ranks, n_errors=n_errors
             )
+        keys, visits = rerank.estimate_visited(
+            self.queries, part, k, *probes, hidden, self.n_threads, n_errors=n_errors
+        )
+        candidates.count(self.stats, visited=visits[0], buckets=visits[1])
         return keys
 
     def _rerank(self, segment: Segment, plan: Plan, keys: Keys, k: int) -> tuple[NDArray[Any], Ids]:
@@ -168,7 +167,7 @@ class Search:
         vectors = segment.columns["vectors"]
 
         def task(start: int, stop: int) -> None:
-            if isinstance(vectors, np.ndarray) and vectors.dtype == np.float32:
+            if isinstance(vectors, np.ndarray) and vectors.dtype == np.float32 and k <= _MOST_INSERTED:
                 some = slice(start, stop)
                 kernels.exact.nearest(
                     self.vectors[some], vectors, segment.ids, rows[some], counts[some], lower[some],

@@ -10,6 +10,7 @@ cells follow the data as it grows or moves.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -34,13 +35,15 @@ _LEAST_CELL_ROWS = 8
 # Rows a cell that k-means is trained on, and its rounds: measured, more of either moves recall by less than 0.001.
 _TRAINING_ROWS = 32
 _N_ROUNDS = 6
-# Rows that are asked for to find how many cells hold the nearest ten of a row, and the share of them that should.
+# Rows that are asked for to find how many cells hold the nearest rows of a row, how many of those, and the share of
+# them that should.
 _N_ASKED = 128
-_N_NEAREST = 10
-_SHARE = 0.98
+_N_NEAREST = (10, 100, 1000)
+_SHARE = 0.99
 # Overlooking by the cascade inside of cells: far below what the choice of cells overlooks.
 _MISS = 1e-5
-# Head distances of a group of queries that is searched for together (4 MiB).
+# Queries that are searched for together, and the head distances that they have at a time (4 MiB).
+_GROUP_QUERIES = 1024
 _GROUP_VALUES = 2**21
 
 
@@ -54,13 +57,13 @@ class Cells:
         First words of codes.
     offsets : int64 array of shape (n_cells + 1,)
         Cell c has the rows [offsets[c], offsets[c + 1]).
-    n_probes : int
-        Cells that hold 98 % of the nearest ten of a row, on average.
+    n_probes : tuple of int
+        Cells that hold 99 % of the nearest 10, 100 and 1,000 of a row, on average.
     """
 
     centroids: Codes
     offsets: Rows
-    n_probes: int
+    n_probes: tuple[int, ...]
 
     @property
     def n_cells(self) -> int:
@@ -76,18 +79,43 @@ class Cells:
     def _codes(self) -> CodeRows:
         return CodeRows.of(self.centroids, 64 * self.centroids.shape[1])
 
-    def nearest_cells(self, queries: Codes, n_probes: int, n_threads: int) -> Rows:
-        """Return the nearest cells of each query, nearest first."""
-        return _nearest(self._codes, self.n_cells, queries, n_probes, n_threads)
+    def choose(self, queries: Codes, n_probes: int, n_wanted: int, hidden: Mask, n_threads: int) -> Rows:
+        """Return the nearest cells of each query: `n_probes`, or more until they have `n_wanted` rows to be answers.
+
+        The result is (n_queries, any), nearest first; where a query has fewer cells than another, the number after
+        that of the last cell stands, a cell without rows in `ends_of_cells`.
+        """
+        sizes = np.diff(self.offsets)
+        if hidden.size:
+            until = np.concatenate([[0], np.cumsum(~hidden)])
+            sizes = until[self.offsets[1:]] - until[self.offsets[:-1]]
+        chosen = _nearest(self._codes, self.n_cells, queries, n_probes, n_threads)
+        short = np.flatnonzero(sizes[chosen].sum(axis=1) < n_wanted)
+        if not short.size:
+            return chosen
+        every = _nearest(self._codes, self.n_cells, queries[short], self.n_cells, n_threads)
+        enough = np.cumsum(sizes[every], axis=1) >= n_wanted
+        n_needed = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, self.n_cells)
+        cells: Rows = np.full((len(queries), max(n_probes, int(n_needed.max()))), self.n_cells)
+        cells[:, :n_probes] = chosen
+        for i, query in enumerate(short):
+            cells[query, : n_needed[i]] = every[i, : n_needed[i]]
+        return cells
+
+    def ends_of_cells(self) -> Rows:
+        """Return `offsets` with one more cell, which has no rows."""
+        return np.append(self.offsets, self.offsets[-1])
 
     def expected_rows(self, n_probes: int) -> int:
         """Rows in so many cells, on average."""
         return int(self.offsets[-1] * min(1.0, n_probes / self.n_cells))
 
-    def probes_for(self, k: int, share: float = 1.0) -> int:
-        """Return how many cells to visit for `k` answers when a share of the rows may be answers."""
-        # More answers lie in more cells; measured, with about the root of their number.
-        wanted = self.n_probes * math.sqrt(max(1.0, k / _N_NEAREST)) / math.sqrt(max(share, 1e-9))
+    def probes_for(self, k: int) -> int:
+        """Return how many cells to visit for `k` answers."""
+        if k > _N_NEAREST[-1]:
+            wanted = self.n_probes[-1] * k / _N_NEAREST[-1]
+        else:
+            wanted = math.exp(np.interp(math.log(k), np.log(_N_NEAREST), np.log(self.n_probes)))
         return min(self.n_cells, math.ceil(wanted))
 
 
@@ -136,43 +164,52 @@ class Clusters:
 
 
 def nearest(
-    segment: Segment, n_bits: int, queries: Codes, k: int, n_probes: int, hidden: Mask, n_threads: int
-) -> tuple[Keys, int, int]:
-    """Find the `k` nearest rows of each query in its `n_probes` nearest cells.
+    segment: Segment, n_bits: int, queries: Codes, k: int, n_probes: int, n_wanted: int, hidden: Mask, n_threads: int
+) -> tuple[Keys, Rows]:
+    """Find the `k` nearest rows of each query in its nearest cells, see `Cells.choose`.
 
     Returns
     -------
     uint64 array of shape (n_queries, min(k, n_rows))
         Keys in ascending order, no key where there are fewer rows.
-    int
-        Rows in the visited cells, over all queries.
-    int
-        Rows of which more than the head was looked at.
+    int64 array of shape (3,)
+        Rows in the visited cells, rows of which more than the head was looked at, and cells, over all queries.
     """
     cells: Cells = segment.buckets
-    codes = segment.codes
+    codes, offsets = segment.codes, cells.ends_of_cells()
     keys: Keys = np.empty((len(queries), min(k, segment.n_rows)), dtype=np.uint64)
     stage_ends, prefix_bits, z = scan.checks_of(codes, n_bits, _MISS)
-    counts: list[tuple[int, int]] = []
+    counts: list[Rows] = [np.zeros(3, dtype=np.int64)]
 
     def task(start: int, stop: int) -> None:
-        some = queries[start:stop]
-        chosen = cells.nearest_cells(some, n_probes, 1)
-        sizes = cells.offsets[chosen + 1] - cells.offsets[chosen]
-        ends = np.cumsum(sizes).reshape(sizes.shape)
-        starts: Rows = np.concatenate([ends - sizes, ends[:, -1:]], axis=1)
-        heads: HeadDistances = np.empty(int(ends[-1, -1]), dtype=np.uint16)
-        kernels.cells.measure(some, codes.head, chosen, cells.offsets, hidden, starts, heads)
-        tails = np.ascontiguousarray(some[:, codes.n_head :])
-        n_measured = kernels.cells.nearest(
-            tails, codes.tail, heads, chosen, cells.offsets, starts, segment.ranks, 64 * codes.n_head, n_bits,
-            stage_ends, prefix_bits, z, keys[start:stop],
-        )  # fmt: skip
-        counts.append((len(heads), n_measured))
+        chosen = cells.choose(queries[start:stop], n_probes, n_wanted, hidden, 1)
+        sizes = offsets[chosen + 1] - offsets[chosen]
+        for first, last in _groups(sizes.sum(axis=1)):
+            some, visited = queries[start + first : start + last], np.ascontiguousarray(chosen[first:last])
+            ends = np.cumsum(sizes[first:last]).reshape(visited.shape)
+            starts: Rows = np.concatenate([ends - sizes[first:last], ends[:, -1:]], axis=1)
+            heads: HeadDistances = np.empty(int(ends[-1, -1]), dtype=np.uint16)
+            kernels.cells.measure(some, codes.head, visited, offsets, hidden, starts, heads)
+            tails = np.ascontiguousarray(some[:, codes.n_head :])
+            n_measured = kernels.cells.nearest(
+                tails, codes.tail, heads, visited, offsets, starts, segment.ranks, 64 * codes.n_head, n_bits,
+                stage_ends, prefix_bits, z, keys[start + first : start + last],
+            )  # fmt: skip
+            counts.append(np.array([len(heads), n_measured, np.count_nonzero(visited < cells.n_cells)]))
 
-    group = max(1, min(len(queries), _GROUP_VALUES // max(1, cells.expected_rows(n_probes))))
-    for_each_chunk(task, len(queries), min(group, -(-len(queries) // n_threads)) or 1, n_threads)
-    return keys, sum(n for n, _ in counts), sum(n for _, n in counts)
+    for_each_chunk(task, len(queries), max(1, min(_GROUP_QUERIES, -(-len(queries) // n_threads))), n_threads)
+    return keys, np.sum(counts, axis=0)
+
+
+def _groups(n_rows: Rows) -> Iterator[tuple[int, int]]:
+    """Cut queries that visit so many rows each into groups whose head distances fit the cache."""
+    first, total = 0, 0
+    for i, n in enumerate(n_rows.tolist()):
+        if i > first and total + n > _GROUP_VALUES:
+            yield first, i
+            first, total = i, 0
+        total += n
+    yield first, len(n_rows)
 
 
 def _nearest(centroids: CodeRows, n_cells: int, words: Codes, k: int, n_threads: int) -> Rows:
@@ -205,18 +242,18 @@ def _train(words: Codes, n_cells: int, rng: np.random.Generator) -> Codes:
 def _majorities(words: Codes, cell: Rows, sizes: Rows) -> Codes:
     """Return codes that have, at each place, the bit that most rows of a cell have."""
     counts = np.zeros((len(sizes), 64 * words.shape[1]), dtype=np.int32)
-    kernels.cells.add_bits(words, cell, 0, counts)
+    kernels.cells.add_bits(words, cell, counts)
     bits = 2 * counts >= sizes[:, np.newaxis]
     return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
 
 
-def _probes_needed(segment: Segment, centroids: Codes, offsets: Rows, rng: np.random.Generator) -> int:
-    """Count the cells that hold the nearest ten of some rows, most of the time."""
+def _probes_needed(segment: Segment, centroids: Codes, offsets: Rows, rng: np.random.Generator) -> tuple[int, ...]:
+    """Count the cells that hold the nearest rows of some rows, most of the time."""
     asked = segment.codes.take(rng.choice(segment.n_rows, min(_N_ASKED, segment.n_rows), replace=False))
-    keys = scan.nearest(segment.codes, segment.n_rows, asked, _N_NEAREST + 1, NOT_HIDDEN, NO_RANKS, n_cores())
+    keys = scan.nearest(segment.codes, segment.n_rows, asked, _N_NEAREST[-1] + 1, NOT_HIDDEN, NO_RANKS, n_cores())
     rows = (keys[:, 1:] & np.uint64(0xFFFFFFFF)).astype(np.int64)  # without the row itself
     cell = np.searchsorted(offsets, rows, side="right") - 1
     chosen = _nearest_centroids(centroids, asked, len(centroids))
     places = np.argsort(chosen, axis=1)
     needed = np.take_along_axis(places, cell, axis=1) + 1
-    return int(np.quantile(needed, _SHARE, method="higher"))
+    return tuple(int(np.quantile(needed[:, :n], _SHARE, method="higher")) for n in _N_NEAREST)

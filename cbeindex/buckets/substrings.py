@@ -29,7 +29,9 @@ MOST_TABLE_BITS = 24
 _N_TABLES = 16
 # Words of codes that an exact search may cost, beside the words that a scan reads: beyond it, it becomes a scan.
 _BUDGET_SHARE = 32
+# Queries of a task, and the masks that they have at a time.
 _GROUP_QUERIES = 32
+_GROUP_MASKS = 2**20
 
 
 @dataclass(frozen=True)
@@ -139,7 +141,7 @@ def nearest(
         Rows and buckets visited.
     """
     tables: Tables = segment.buckets.checked()
-    budget = segment.n_rows * queries.shape[1] // _BUDGET_SHARE
+    budget = _budget(segment, queries)
     keys: Keys = np.empty((len(queries), min(k, segment.n_rows)), dtype=np.uint64)
     done = np.zeros(len(queries), dtype=np.bool_)
     visits: list[Rows] = [np.zeros(2, dtype=np.int64)]
@@ -164,17 +166,19 @@ def probe(
     margins: Floats | None,
     k: int,
     n_probes: int,
+    n_wanted: int,
     hidden: Mask,
     n_threads: int,
-) -> tuple[Keys, Rows]:
-    """Find the `k` nearest of the rows in `n_probes` buckets of each table; see `nearest` for what comes back.
+) -> tuple[Keys, NDArray[np.bool_], Rows]:
+    """Find the `k` nearest of the rows in `n_probes` buckets of each table, or in more until `n_wanted` are found.
 
     With `margins`, (n_queries, n_bits), the bits with the smallest ones differ first: those of which the query is the
-    least certain. Without, buckets come in the order of their Hamming distance.
+    least certain. Without, buckets come in the order of their Hamming distance. See `nearest` for what comes back.
     """
     tables: Tables = segment.buckets.checked()
-    n_probes = min(n_probes, 2**tables.table_bits)
+    budget = _budget(segment, queries)
     keys: Keys = np.empty((len(queries), min(k, segment.n_rows)), dtype=np.uint64)
+    done = np.zeros(len(queries), dtype=np.bool_)
     visits: list[Rows] = [np.zeros(2, dtype=np.int64)]
     common: Keys = np.empty((1, 1, n_probes), dtype=np.uint64)
     kernels.tables.masks_by_distance(tables.table_bits, common[0, 0])
@@ -183,14 +187,15 @@ def probe(
         here = np.zeros(2, dtype=np.int64)
         masks = common if margins is None else _likeliest_masks(margins[start:stop], tables, n_probes)
         kernels.tables.probe(
-            queries[start:stop], segment.codes.tail, tables.first_bits, tables.table_bits,
-            tables.starts, tables.rows, hidden, segment.ranks, n_bits, masks,
-            *_scratch(segment.n_rows), keys[start:stop], here,
+            queries[start:stop], segment.codes.tail, tables.first_bits, tables.table_bits, tables.starts, tables.rows,
+            hidden, segment.ranks, n_bits, budget, masks, n_wanted, *_scratch(segment.n_rows), keys[start:stop],
+            done[start:stop], here,
         )  # fmt: skip
         visits.append(here)
 
-    for_each_chunk(task, len(queries), _GROUP_QUERIES, n_threads)
-    return keys, np.sum(visits, axis=0)
+    group = max(1, min(_GROUP_QUERIES, _GROUP_MASKS // (tables.n_tables * n_probes)))
+    for_each_chunk(task, len(queries), group, n_threads)
+    return keys, done, np.sum(visits, axis=0)
 
 
 def within(
@@ -198,7 +203,7 @@ def within(
 ) -> tuple[Rows, Distances, Rows] | None:
     """Find all rows within `radius` of each query: flat arrays of query, distance, row; None if a scan is cheaper."""
     tables: Tables = segment.buckets.checked()
-    if 8 * tables.n_lookups(radius) > segment.n_rows * queries.shape[1] // _BUDGET_SHARE:
+    if 8 * tables.n_lookups(radius) > _budget(segment, queries):
         return None
     parts: list[Keys] = [np.empty(0, dtype=np.uint64)] * len(queries)
 
@@ -216,6 +221,11 @@ def within(
     numbers = np.repeat(np.arange(len(queries)), [len(part) for part in parts])
     keys = np.concatenate(parts) if parts else np.empty(0, dtype=np.uint64)
     return numbers, (keys >> np.uint64(32)).astype(np.int32), (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
+
+
+def _budget(segment: Segment, queries: Codes) -> int:
+    """Return what a query may cost in buckets before a scan is cheaper."""
+    return int(segment.n_rows * queries.shape[1] // _BUDGET_SHARE)
 
 
 def _scratch(n_rows: int) -> tuple[Mask, Ranks, Keys]:

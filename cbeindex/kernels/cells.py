@@ -56,13 +56,13 @@ def distances_between(query: Codes, columns: Codes, first: int, last: int, out: 
 
 
 @njit(cache=True, nogil=True)
-def add_bits(words: Codes, cells: Rows, first_word: int, counts: Distances) -> None:
-    """Count the ones at each place of the codes of each cell, from word `first_word` on: `counts` is (n_cells, any)."""
-    n_words = counts.shape[1] // 64
+def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
+    """Count the ones at each place of the codes of each cell: `counts` is (n_cells, 64 n_words)."""
+    n_words = words.shape[1]
     for row in range(words.shape[0]):
         into = counts[cells[row]]
         for w in range(n_words):
-            word, part = words[row, first_word + w], into[64 * w : 64 * w + 64]
+            word, part = words[row, w], into[64 * w : 64 * w + 64]
             for bit in range(64):
                 part[bit] += np.int32((word >> np.uint64(bit)) & np.uint64(1))
 

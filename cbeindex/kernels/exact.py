@@ -45,15 +45,15 @@ def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) 
 
 
 @njit(cache=True, nogil=True)
-def insert(distance: float, id_: int, row: int, distances: Floats, ids: Ids, rows: Rows) -> None:
-    """Put a row in its place among the nearest, by distance and id, if it is one of them."""
-    at = distances.size - 1
-    if distance > distances[at] or (distance == distances[at] and id_ > ids[at]):
+def insert(distance: float, id_: int, distances: Floats, ids: Ids, n: int) -> None:
+    """Put an answer in its place among the first `n`, by distance and id, if there is room or one is farther."""
+    at = min(n, distances.size - 1)
+    if n > at and (distance > distances[at] or (distance == distances[at] and id_ > ids[at])):
         return
     while at > 0 and (distance < distances[at - 1] or (distance == distances[at - 1] and id_ < ids[at - 1])):
-        distances[at], ids[at], rows[at] = distances[at - 1], ids[at - 1], rows[at - 1]
+        distances[at], ids[at] = distances[at - 1], ids[at - 1]
         at -= 1
-    distances[at], ids[at], rows[at] = distance, id_, row
+    distances[at], ids[at] = distance, id_
 
 
 @njit(cache=True, nogil=True)
@@ -67,11 +67,10 @@ def nearest(
     among the nearest are not read. Where there are fewer than k, infinity and -1 stand.
     """
     k, dim = distances.shape[1], vectors.shape[1]
-    places = np.empty(k, dtype=np.int64)
     for query in range(queries.shape[0]):
         n = counts[query]
         near, names = distances[query], answers[query]
-        near[:], names[:] = np.inf, np.iinfo(np.int64).max
+        near[:], names[:] = np.inf, -1
         square = product(queries[query], queries[query]) if metric == 2 else 0.0
         order = np.argsort(lower[query, :n])
         for i in range(n):
@@ -82,7 +81,5 @@ def nearest(
                 ahead = rows[query, order[i + 2]] * dim
                 for j in range(0, dim, 16):
                     prefetch(vectors, ahead + j)
-            insert(distance_of(vectors[row], queries[query], square, metric), ids[row], row, near, names, places)
+            insert(distance_of(vectors[row], queries[query], square, metric), ids[row], near, names, i)
             n_read[query] += 1
-        for i in range(min(n, k), k):
-            names[i] = -1
