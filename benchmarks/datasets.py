@@ -21,15 +21,17 @@ class Dataset:
     Attributes
     ----------
     name : str
-    base, queries : float32 arrays of shape (n, dim), rows of norm 1, or CSR
+    base, queries : float32 arrays of shape (n, dim), or CSR; rows of norm 1 where the metric is cosine
     truth : int array of shape (n_queries, 100), or None
-        The nearest rows of `base` by cosine, nearest first.
+        The nearest rows of `base`, nearest first.
+    metric : {"cosine", "l2"}
     """
 
     name: str
     base: Any
     queries: Any
     truth: NDArray[np.int64] | None = None
+    metric: str = "cosine"
 
     @property
     def dim(self) -> int:
@@ -60,6 +62,18 @@ def planted(n: int, dim: int, n_queries: int, *, n_near: int = 20, seed: int = 0
     return Dataset("planted", base, queries)
 
 
+def clustered(n: int, dim: int, n_queries: int, *, seed: int = 0) -> Dataset:
+    """Clouds of about 50 rows, in groups of about 20 clouds; queries come from the same clouds."""
+    rng = np.random.default_rng(seed)
+    n_clouds = max(1, n // 50)
+    groups = _normalised(rng.standard_normal((max(1, n_clouds // 20), dim), dtype=np.float32))
+    clouds = groups[rng.integers(len(groups), size=n_clouds)]
+    clouds = _normalised(clouds + rng.standard_normal(clouds.shape, dtype=np.float32) / np.sqrt(dim))
+    rows = clouds[rng.integers(n_clouds, size=n + n_queries)]
+    rows = _normalised(rows + rng.standard_normal(rows.shape, dtype=np.float32) * np.float32(0.8 / np.sqrt(dim)))
+    return Dataset("clustered", rows[:n], rows[n:])
+
+
 def with_truth(data: Dataset, n_queries: int) -> Dataset:
     """Return the set with at most `n_queries` queries, and their true neighbours, computed if it has none."""
     queries = data.queries[:n_queries]
@@ -83,6 +97,27 @@ def recall(data: Dataset, ids: NDArray[np.int64], n_true: int) -> float:
         # Similarities are float32 sums of products of unit vectors: equal rows differ by some units in 1e7.
         found += min(n_true, int((_products(data.base[valid], query)[0] >= last - 1e-6).sum()))
     return found / (n_true * len(ids))
+
+
+def near_pairs(data: Dataset, n_true: int) -> NDArray[np.int64]:
+    """Pairs of a query and a row as near as its `n_true`-th neighbour: numbers query * n_rows + row, ascending."""
+    assert data.truth is not None
+    pairs = []
+    for start in range(0, len(data.truth), 100):
+        last = data.truth[start : start + 100, n_true - 1 : n_true]
+        similarities = _products(data.base, data.queries[start : start + 100])
+        # The same tolerance as in `recall`.
+        near = similarities >= np.take_along_axis(similarities, last, axis=1) - np.float32(1e-6)
+        pairs.append(np.flatnonzero(near) + start * data.base.shape[0])
+    return np.concatenate(pairs)
+
+
+def pairs_found(pairs: NDArray[np.int64], n_rows: int, ids: NDArray[np.int64], n_true: int) -> float:
+    """`recall` of many answers to the same queries, by their `near_pairs`."""
+    numbers = np.arange(len(ids))[:, np.newaxis] * n_rows + ids
+    answers = np.unique(numbers[ids >= 0])
+    hits = np.bincount(answers[np.isin(answers, pairs)] // n_rows, minlength=len(ids))
+    return float(np.minimum(hits, n_true).sum() / (n_true * len(ids)))
 
 
 def _products(base: Any, queries: Any) -> NDArray[np.float32]:

@@ -110,9 +110,9 @@ class Contender:
         return answer
 
 
-def alternate(calls: dict[str, Callable[[], float]], rounds: int) -> dict[str, Timing]:
+def alternate(calls: dict[str, Callable[[], float]], rounds: int, *, warm_up: bool = True) -> dict[str, Timing]:
     """Make each call once unrecorded, then in turn for some rounds; a call returns the seconds it took."""
-    for call in calls.values():
+    for call in calls.values() if warm_up else ():
         call()
     timings: dict[str, Timing] = {name: Timing([]) for name in calls}
     for _ in range(rounds):

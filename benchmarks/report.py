@@ -7,6 +7,7 @@ import os
 import platform
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib import metadata
@@ -50,10 +51,12 @@ class Report:
         print(f"{title}\n" + ", ".join(f"{name} {value}" for name, value in facts.items()), flush=True)
         self._write({"table": "machine", **facts}, mode="w")
 
-    def table(self, name: str, columns: Sequence[str], reading: str = "") -> Table:
-        """Begin a table; `reading` says how to read it."""
+    def table(
+        self, name: str, columns: Sequence[str], reading: str = "", widths: dict[str, int] | None = None
+    ) -> Table:
+        """Begin a table; `reading` says how to read it, `widths` which columns need more room than their names."""
         print(f"\n{name}" + (f" ({reading})" if reading else ""))
-        return Table(self, name, columns)
+        return Table(self, name, columns, widths or {})
 
     def _write(self, row: dict[str, Any], mode: str = "a") -> None:
         if self._path is not None:
@@ -65,9 +68,9 @@ class Report:
 class Table:
     """Rows under fixed columns, printed one by one."""
 
-    def __init__(self, report: Report, name: str, columns: Sequence[str]) -> None:
+    def __init__(self, report: Report, name: str, columns: Sequence[str], widths: dict[str, int]) -> None:
         self._report, self._name, self._columns = report, name, list(columns)
-        self._widths = [max(9, len(column)) for column in columns]
+        self._widths = [max(widths.get(column, 9), len(column)) for column in columns]
         self._print(self._columns)
 
     def row(self, *values: Any) -> None:
@@ -79,11 +82,33 @@ class Table:
         print("  ".join(cell.rjust(width) for cell, width in zip(cells, self._widths, strict=True)), flush=True)
 
 
+class Progress:
+    """Says on stderr what goes on, and since when: one line that changes on a terminal, else a line now and then."""
+
+    def __init__(self) -> None:
+        self._start = self._said = time.perf_counter()
+
+    def say(self, text: str, *, now: bool = True) -> None:
+        """Show a text; what need not be shown now is left out if another was shown a moment ago."""
+        at = time.perf_counter()
+        terminal = sys.stderr.isatty()
+        if now or at - self._said > (0.2 if terminal else 15):
+            self._said = at
+            line = f"[{at - self._start:5.0f} s] {text}"
+            print(f"\r\x1b[K{line}" if terminal else line, end="" if terminal else "\n", file=sys.stderr, flush=True)
+
+    def clear(self) -> None:
+        """Make room for what is printed next."""
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)
+
+
 def _as_text(value: Any) -> str:
     if value is None:
         return "-"
     if isinstance(value, float):
-        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.3g}"
+        # What is found nearly always needs a digit more.
+        return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.4g}" if 0.95 <= value < 1 else f"{value:.3g}"
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(value)

@@ -385,8 +385,8 @@ def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], r
         if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"cells must divide the {n_rows} rows")
         n_probes = tuple(as_count(n, "n_probes") for n in described["n_probes"])
-        if len(n_probes) != 3:
-            raise ValueError(f"n_probes must be three numbers, got {len(n_probes)}")
+        if len(n_probes) != 3 or max(n_probes) > n_cells:
+            raise ValueError(f"n_probes must be three numbers up to n_cells = {n_cells}, got {n_probes}")
         return Cells(centroids, offsets, n_probes)
     table_bits = as_count(described["table_bits"], "table_bits")
     n_tables = as_count(described["n_tables"], "n_tables")

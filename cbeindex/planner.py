@@ -148,7 +148,7 @@ def plan(
     if mode == "auto":
         wanted = k if rerank is None else n_candidates or enough
         estimates = rerank is not None and n_candidates is None and can_estimate
-        mode, why = _choose(n_bits, metric, parts, n_queries, k, wanted, buckets, n_probes, estimates)
+        mode, why = _choose(n_bits, metric, parts, n_queries, k, wanted, buckets, n_probes, estimates, n_allowed)
         reasons.append(f"{mode}, because {why}")
     if rerank is not None and n_candidates is None:
         why_all = _why_every_row(n_bits, metric, n_rows, enough, mode, buckets, can_estimate)
@@ -255,6 +255,7 @@ def _choose(
     buckets: str | None,
     n_probes: int | None,
     estimates: bool,
+    n_allowed: int | None,
 ) -> tuple[str, str]:
     """Choose a mode: its name, and why. Without a metric of vectors the cascade, which may overlook, is not chosen."""
     if n_probes is not None:
@@ -271,12 +272,15 @@ def _choose(
     why = "" if buckets is None or has_buckets else "there are too few rows for buckets, and "
     if buckets == "clusters" and has_buckets:
         share = 100 * costs["buckets"].rows / max(1, n_rows)
-        why_cells = f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows"
         price = _BUCKETS_BYTE if n_queries >= _BATCH else 1
-        if metric != "ip" and price * costs["buckets"].bytes < costs[mode].bytes:
-            return "buckets", why_cells
-        why = why_cells if metric != "ip" else "cells do not see the lengths of vectors, which count under 'ip'"
-        why += ", and "
+        if metric == "ip":
+            why = "cells do not see the lengths of vectors, which count under 'ip', and "
+        elif n_allowed is not None and 2 * n_allowed < n_rows:
+            why = f"the {n_allowed:,} rows that are allowed may be in any cell, and "
+        elif price * costs["buckets"].bytes < costs[mode].bytes:
+            return "buckets", f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows"
+        else:
+            why = f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows, and "
     if metric == "hamming":
         return mode, why + "it is exact"
     return mode, why + _why_mode(n_bits, few, has_heads, every_row)

@@ -13,10 +13,17 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cbeindex import BinaryIndex, RangeResult, SearchResult, segments
 from tests import oracles
+from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 from tests.strategies import code_batches, some_codes
 
 MISSING = np.iinfo(np.int32).max
 EXACT = ({"mode": "auto"}, {"mode": "scan"}, {"mode": "cascade", "miss": 1e-300})
+# With buckets; those of clusters are chosen by "auto" too, and then it is not exact.
+EXACT_WITH = {
+    None: EXACT,
+    "clusters": (*EXACT[1:], {"mode": "buckets", "n_probes": ALL}),
+    "substrings": (*EXACT, {"mode": "buckets"}, {"mode": "buckets", "n_probes": ALL}),
+}
 
 
 def index_of(codes, n_bits, ids=None):
@@ -44,7 +51,7 @@ def small_buffer(monkeypatch):
 
 
 def check_search(index, queries, codes, ids, k, **filters):
-    for options in EXACT:
+    for options in EXACT_WITH[index.buckets]:
         result = index.search(queries, k, **options, **filters)
         for got, want in zip(result, oracles.nearest(queries, codes, ids, k, **filters), strict=True):
             np.testing.assert_array_equal(got, want)
@@ -419,18 +426,20 @@ def test_bad_input(index, codes, call, error, message):
 class IndexAgainstDict(RuleBasedStateMachine):
     """Writes in random order, and after each of them the answers of a dictionary of codes."""
 
-    @initialize(n_bits=st.sampled_from([3, 64, 70, 1_100]), seed=st.integers(0, 99))
-    def start(self, n_bits, seed):
-        self.constants = mock.patch.multiple(segments, _BUFFER_ROWS=8, _LEAST_ROWS=2)
-        self.constants.start()
+    @initialize(
+        n_bits=st.sampled_from([3, 64, 70, 1_100]), buckets=st.sampled_from([None, *KINDS]), seed=st.integers(0, 99)
+    )
+    def start(self, n_bits, buckets, seed):
+        self.constants = small_buckets(VERY_SMALL)
+        self.constants.__enter__()
         self.pool = some_codes(np.random.default_rng(seed), 12, n_bits, 4, 0.05)
-        self.index = BinaryIndex(n_bits)
+        self.index = BinaryIndex(n_bits, buckets)
         self.codes = {}
         self.next_id = 0
 
     def teardown(self):
         if hasattr(self, "constants"):
-            self.constants.stop()
+            self.constants.__exit__(None, None, None)
 
     def stored(self):
         ids = np.array(sorted(self.codes), dtype=np.int64)
@@ -473,7 +482,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, 60), n=st.integers(0, 5), pick=st.integers(0, 11))
     def merge(self, first, n, pick):
-        other = BinaryIndex(self.index.n_bits)
+        other = BinaryIndex(self.index.n_bits, KINDS[n % 2])
         ids = list(range(first, first + n))
         other.add(self.pool[[pick] * n], ids)
         if self.codes.keys() & set(ids):

@@ -80,7 +80,7 @@ def test_rows_of_a_cell_stand_together(batch, n_cells, data):
     )
     for start, stop in itertools.pairwise(cells.offsets):
         assert (np.diff(arranged.ranks[start:stop]) > 0).all()
-    assert 1 <= cells.n_probes <= cells.n_cells
+    assert all(1 <= n <= cells.n_cells for n in cells.n_probes)
     assert cells.nbytes == cells.centroids.nbytes + cells.offsets.nbytes
 
 
@@ -151,16 +151,16 @@ def test_equal_rows_share_a_cell():
     assert np.count_nonzero(np.diff(cells.offsets)) <= 3
     queries = to_words(batch.codes[:4], 70)
     for n_probes in (1, 5, 19, 20):
-        keys, n_visited, _ = clusters.nearest(arranged, 70, queries, 5, n_probes, NOT_HIDDEN, 1)
-        chosen = cells.nearest_cells(queries, n_probes, 1)
-        assert n_visited == np.diff(cells.offsets)[chosen].sum()
+        keys, visits = clusters.nearest(arranged, 70, queries, 5, n_probes, 0, NOT_HIDDEN, 1)
+        chosen = cells.choose(queries, n_probes, 0, NOT_HIDDEN, 1)
+        assert visits[0] == np.diff(cells.offsets)[chosen].sum()
         check_nearest(arranged, queries, keys, chosen, NOT_HIDDEN)
 
 
 def check_nearest(segment, queries, keys, chosen, hidden):
     """Keys are those of the nearest rows in the chosen cells, by distance and rank."""
     distances = oracles.hamming(queries, words_of(segment))
-    offsets = segment.buckets.offsets
+    offsets = segment.buckets.ends_of_cells()
     for query, near in enumerate(distances):
         rows = [row for c in chosen[query] for row in range(offsets[c], offsets[c + 1])]
         expected = oracles.best_keys(near, rows, keys.shape[1], hidden, segment.ranks)
@@ -177,21 +177,30 @@ def test_nearest_rows_of_the_nearest_cells(batch, n_cells, k, n_threads, data):
     hidden = data.draw(masks(n))
     n_words = cells.centroids.shape[1]
     by_distance = oracles.hamming(queries[:, :n_words], cells.centroids).argsort(axis=1, kind="stable")
-    before, sizes = None, np.diff(cells.offsets)
+    visible = np.ones(n, dtype=np.bool_) if not hidden.size else ~hidden
+    n_wanted = data.draw(st.integers(0, int(visible.sum())))
+    before, sizes = None, np.diff(cells.ends_of_cells())
     for n_probes in sorted({1, data.draw(st.integers(1, cells.n_cells)), cells.n_cells}):
-        chosen = cells.nearest_cells(queries, n_probes, n_threads)
-        np.testing.assert_array_equal(chosen, by_distance[:, :n_probes])
-        keys, n_visited, n_survivors = clusters.nearest(arranged, batch.n_bits, queries, k, n_probes, hidden, n_threads)
+        chosen = cells.choose(queries, n_probes, n_wanted, hidden, n_threads)
+        for query, those in enumerate(chosen):
+            those = those[those < cells.n_cells]
+            np.testing.assert_array_equal(those, by_distance[query, : len(those)])
+            rows = [row for c in those for row in range(cells.offsets[c], cells.offsets[c + 1])]
+            assert len(those) >= n_probes
+            assert visible[rows].sum() >= n_wanted
+            if len(those) > n_probes:  # the last one was needed
+                assert visible[rows[: len(rows) - sizes[those[-1]]]].sum() < n_wanted
+        keys, visits = clusters.nearest(arranged, batch.n_bits, queries, k, n_probes, n_wanted, hidden, n_threads)
         assert keys.shape == (len(queries), min(k, n))
         check_nearest(arranged, queries, keys, chosen, hidden)
-        assert n_visited == sizes[chosen].sum()
-        assert n_survivors <= n_visited
+        assert visits[0] == sizes[chosen].sum()
+        assert visits[1] <= visits[0]
+        assert visits[2] == np.count_nonzero(chosen < cells.n_cells)
         if before is not None:
             assert (keys <= before).all()  # never worse with more cells
         before = keys
     every = scan.nearest(arranged.codes, n, queries, k, hidden, arranged.ranks, 1)
     np.testing.assert_array_equal(before, every)
-    assert (cells.nearest_cells(queries, n_cells + 5, 1) == by_distance).all()
 
 
 @pytest.mark.parametrize("n_bits", [100, 1_100])
@@ -199,17 +208,18 @@ def test_groups_of_queries_do_not_change_the_answer(monkeypatch, n_bits):
     batch = CodeBatch(n_bits, some_codes(np.random.default_rng(0), 600, n_bits, 20, 0.1), None)
     arranged = Clusters(n_bits).arrange(segment_of(batch))
     queries = to_words(batch.codes[:33], n_bits)
-    expected, *counts = clusters.nearest(arranged, n_bits, queries, 7, 9, NOT_HIDDEN, 1)
+    expected, counts = clusters.nearest(arranged, n_bits, queries, 7, 9, 60, NOT_HIDDEN, 1)
     for n_values, n_threads in ((1, 1), (1, 3), (500, 1), (500, 2), (10**6, 5)):
         monkeypatch.setattr(clusters, "_GROUP_VALUES", n_values)
-        keys, *same = clusters.nearest(arranged, n_bits, queries, 7, 9, NOT_HIDDEN, n_threads)
+        monkeypatch.setattr(clusters, "_GROUP_QUERIES", 1 + n_values // 100)
+        keys, same = clusters.nearest(arranged, n_bits, queries, 7, 9, 60, NOT_HIDDEN, n_threads)
         np.testing.assert_array_equal(keys, expected)
-        assert same == counts
-    keys, n_visited, n_survivors = clusters.nearest(arranged, n_bits, queries[:0], 7, 9, NOT_HIDDEN, 2)
-    assert (keys.shape, n_visited, n_survivors) == ((0, 7), 0, 0)
+        np.testing.assert_array_equal(same, counts)
+    keys, visits = clusters.nearest(arranged, n_bits, queries[:0], 7, 9, 60, NOT_HIDDEN, 2)
+    assert (keys.shape, visits.tolist()) == ((0, 7), [0, 0, 0])
 
 
-def test_the_number_of_cells_that_hold_the_nearest_ten(monkeypatch):
+def test_the_numbers_of_cells_that_hold_the_nearest(monkeypatch):
     """Counted here for all rows; of more rows than are asked, it is that of a sample."""
     n_bits, n = 128, 100
     monkeypatch.setattr(clusters, "_N_ASKED", n)
@@ -217,12 +227,13 @@ def test_the_number_of_cells_that_hold_the_nearest_ten(monkeypatch):
     arranged = Clusters(n_bits, 12).arrange(segment_of(batch))
     cells, words = arranged.buckets, words_of(arranged)
     distances = oracles.hamming(words, words)
-    nearest_ten = np.argsort(distances, axis=1, kind="stable")[:, 1:11]
-    cell = np.searchsorted(cells.offsets, nearest_ten, side="right") - 1
+    nearest_rows = np.argsort(distances, axis=1, kind="stable")[:, 1:]
+    cell = np.searchsorted(cells.offsets, nearest_rows, side="right") - 1
     order = oracles.hamming(words, cells.centroids).argsort(axis=1, kind="stable")
-    needed = [[list(order[row]).index(c) + 1 for c in cell[row]] for row in range(n)]
-    assert cells.n_probes == np.quantile(needed, 0.98, method="higher")
-    assert 1 < cells.n_probes < 12
+    needed = np.array([[list(order[row]).index(c) + 1 for c in cell[row]] for row in range(n)])
+    expected = [np.quantile(needed[:, :k], 0.99, method="higher") for k in (10, 100, 1_000)]
+    assert list(cells.n_probes) == expected
+    assert 1 < cells.n_probes[0] < 12
 
 
 def cells_of(n_rows, n_cells, n_probes):
@@ -231,21 +242,20 @@ def cells_of(n_rows, n_cells, n_probes):
 
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_how_many_cells_to_visit(n_cells, n_probes):
-    """More for more answers, and more where a filter hides rows; never more than there are."""
-    n_probes = min(n_probes, n_cells)
-    cells = cells_of(10 * n_cells, n_cells, n_probes)
-    assert cells.probes_for(10) == cells.probes_for(1) == n_probes
-    for wanted in (
-        [cells.probes_for(k) for k in (1, 10, 11, 40, 1_000, 10**9)],
-        [cells.probes_for(10, share) for share in (1.0, 0.5, 0.01, 1e-6, 0.0)],
-    ):
-        assert wanted == sorted(wanted)
-        assert all(isinstance(n, int) and n_probes <= n <= n_cells for n in wanted)
-        assert wanted[-1] == n_cells
-    assert cells.probes_for(40) == min(n_cells, 2 * n_probes)
-    assert cells.probes_for(10, 0.25) == min(n_cells, 2 * n_probes)
+    """More for more answers, as measured at 10, 100 and 1,000; never more than there are."""
+    measured = tuple(min(n_probes * factor, n_cells) for factor in (1, 2, 8))
+    cells = cells_of(10 * n_cells, n_cells, measured)
+    assert cells.probes_for(10) == cells.probes_for(1) == measured[0]
+    # A number that is not measured is rounded up, and so may be what rounding leaves of one that is.
+    assert measured[1] <= cells.probes_for(100) <= measured[1] + 1
+    assert measured[2] <= cells.probes_for(1_000) <= measured[2] + 1
+    assert cells.probes_for(3_000) == min(n_cells, 3 * measured[2])
+    wanted = [cells.probes_for(k) for k in (1, 10, 11, 40, 1_000, 10**9)]
+    assert wanted == sorted(wanted)
+    assert all(isinstance(n, int) and measured[0] <= n <= n_cells for n in wanted)
+    assert wanted[-1] == n_cells
 
 
 def test_expected_rows():
-    cells = cells_of(1_000, 50, 3)
+    cells = cells_of(1_000, 50, (3, 3, 3))
     assert [cells.expected_rows(n) for n in (1, 3, 50, 51, 10**9)] == [20, 60, 1_000, 1_000, 1_000]

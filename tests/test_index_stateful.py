@@ -12,8 +12,9 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from cbeindex import CBEIndex
 from tests import vector_oracles
+from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 
-N_POOL, N_IDS, N_FIRST = 12, 60, 12
+N_POOL, N_IDS, N_FIRST = 12, 60, VERY_SMALL["ingest._FIRST_ROWS"]
 
 
 class IndexAgainstDict(RuleBasedStateMachine):
@@ -23,21 +24,20 @@ class IndexAgainstDict(RuleBasedStateMachine):
     """
 
     @initialize(
-        metric=st.sampled_from(["cosine", "l2", "ip"]), n_bits=st.sampled_from([20, 600]), seed=st.integers(0, 9)
+        metric=st.sampled_from(["cosine", "l2", "ip"]),
+        n_bits=st.sampled_from([20, 600]),
+        buckets=st.sampled_from([None, *KINDS]),
+        seed=st.integers(0, 9),
     )
-    def start(self, metric, n_bits, seed):
-        self.patches = [
-            mock.patch.multiple("cbeindex.ingest", _FIRST_ROWS=N_FIRST, _LEAST_FIRST_ROWS=4),
-            mock.patch.multiple("cbeindex.segments", _BUFFER_ROWS=8, _LEAST_ROWS=2),
-            mock.patch("cbeindex.search._SURE", 9.0),
-        ]
+    def start(self, metric, n_bits, buckets, seed):
+        self.patches = [small_buckets(VERY_SMALL), mock.patch("cbeindex.search._SURE", 9.0)]
         for patch in self.patches:
-            patch.start()
+            patch.__enter__()
         self.pool = vector_oracles.clustered(N_POOL, 16, seed, n_centres=3)
         self.pool[4:6] = self.pool[3]
         self.pool[7] = 0
         self.distances = vector_oracles.distances(metric, self.pool, self.pool)
-        self.options = {"n_bits": n_bits, "metric": metric, "vectors": "float32"}
+        self.options = {"n_bits": n_bits, "metric": metric, "vectors": "float32", "buckets": buckets}
         self.index = CBEIndex(16, **self.options)
         self.picks = {}
         self.next_id = 0
@@ -45,7 +45,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
 
     def teardown(self):
         for patch in getattr(self, "patches", []):
-            patch.stop()
+            patch.__exit__(None, None, None)
 
     def of(self, queries):
         """Distances from some of the pool to all that is stored, and the ids of it."""
@@ -122,10 +122,12 @@ class IndexAgainstDict(RuleBasedStateMachine):
         allow=st.none() | st.lists(st.integers(0, N_IDS), max_size=20),
         deny=st.none() | st.lists(st.integers(0, N_IDS), max_size=20),
         n_candidates=st.sampled_from([None, 500]),
+        by_scan=st.booleans(),
     )
-    def search(self, queries, k, allow, deny, n_candidates):
+    def search(self, queries, k, allow, deny, n_candidates, by_scan):
         expected = vector_oracles.nearest_by(*self.of(queries), k, allow, deny)
-        result = self.index.search(self.pool[queries], k, n_candidates=n_candidates, allow=allow, deny=deny)
+        way = {"mode": "scan"} if by_scan else {"n_probes": ALL} if self.index.buckets else {}
+        result = self.index.search(self.pool[queries], k, **way, n_candidates=n_candidates, allow=allow, deny=deny)
         np.testing.assert_allclose(result.distances, expected[0], rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(result.ids, expected[1])
 

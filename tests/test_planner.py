@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.buckets import Cells, Tables
-from cbeindex.planner import Explanation, Part, plan, ways
+from cbeindex.planner import Explanation, Part, n_allowed, plan, ways
 
 
 @pytest.fixture(autouse=True)
@@ -20,13 +20,15 @@ def constants(monkeypatch):
     monkeypatch.setattr("cbeindex.planner._CASCADE_BITS", 2048)
     monkeypatch.setattr("cbeindex.planner._CASCADE_SHARE", 64)
     monkeypatch.setattr("cbeindex.planner._BUCKETS_BYTE", 2)
+    monkeypatch.setattr("cbeindex.planner._BATCH", 4)
     monkeypatch.setattr("cbeindex.planner._FEW_ANSWERS", 64)
 
 
 def cells(n_rows, n_cells=1_000, n_probes=20, n_words=16):
-    """Cells of equal size."""
+    """Cells of equal size, of which so many hold the nearest 10, and more the nearest 100 and 1,000."""
     offsets = np.linspace(0, n_rows, n_cells + 1).astype(np.int64)
-    return Part(n_rows, Cells(np.zeros((n_cells, n_words), dtype=np.uint64), offsets, n_probes))
+    needed = tuple(min(n_cells, n_probes * factor) for factor in (1, 3, 10))
+    return Part(n_rows, Cells(np.zeros((n_cells, n_words), dtype=np.uint64), offsets, needed))
 
 
 def tables(n_rows, n_tables=16, table_bits=16):
@@ -104,7 +106,7 @@ NOT_YET = [{"buckets": kind, "parts": [Part(1_000, None)]} for kind in ("cluster
     [
         (CLUSTERS, "buckets", None, "buckets, because the cells that hold the nearest rows have 2 in 100 of all rows"),
         (CLUSTERS | {"k": 1_000}, "buckets", None, "have 20 in 100 of all rows; .* rows of a cell stand together"),
-        (CLUSTERS | {"k": 10_000}, "scan", None, "have 63 in 100 of all rows, and every row is looked at"),
+        (CLUSTERS | {"k": 10_000}, "scan", None, "have 100 in 100 of all rows, and every row is looked at"),
         (CLUSTERS | {"n_bits": 512}, "buckets", None, "2 in 100 .* estimated, because rows of a cell stand together"),
         (CLUSTERS | {"n_bits": 1536}, "buckets", 640, "2 in 100"),
         (CLUSTERS | {"n_bits": 4096}, "buckets", 640, "2 in 100 .*; the nearest 640 by Hamming distance"),
@@ -118,7 +120,13 @@ NOT_YET = [{"buckets": kind, "parts": [Part(1_000, None)]} for kind in ("cluster
         (CLUSTERS | {"n_allowed": 100}, "scan", 640, "only the 100 rows that are allowed"),
         (CLUSTERS | {"n_allowed": 100, "n_probes": 3}, "scan", 640, "only the 100 rows that are allowed"),
         (CLUSTERS | {"n_allowed": 100, "mode": "buckets"}, "buckets", None, "only the 100 rows that are allowed"),
-        (CROWDED, "scan", 640, "have 60 in 100 of all rows, and codes of 1024 bits are not long enough"),
+        (CLUSTERS | {"metric": "ip"}, "scan", None, "cells do not see the lengths .* every row is looked at"),
+        (CLUSTERS | {"metric": "ip", "n_probes": 5}, "buckets", None, "5 of them are to be visited"),
+        (CLUSTERS | {"n_allowed": 49_999}, "scan", 640, "the 49,999 rows that are allowed may be in any cell"),
+        (CLUSTERS | {"n_allowed": 50_000}, "buckets", None, "2 in 100 of all rows"),
+        (CLUSTERS | {"n_queries": 1_000}, "buckets", None, "2 in 100 of all rows"),
+        (CROWDED | {"n_queries": 3}, "buckets", None, "60 in 100 of all rows"),
+        (CROWDED | {"n_queries": 4}, "scan", 640, "have 60 in 100 of all rows, and codes of 1024 bits are not long"),
         (CROWDED | {"n_bits": 4096}, "cascade", 640, "60 in 100 of all rows, and 512 of 4096 bits rule most rows out"),
         (CROWDED | {"n_probes": 1}, "buckets", None, "1 of them are to be visited"),
         (SUBSTRINGS, "scan", 640, "substrings do not pay for so many candidates"),
@@ -151,8 +159,9 @@ def test_ways_with_buckets(changes, mode, n_candidates, reason):
         ({"n_bits": 4096, "mode": "cascade"}, "cascade", "as asked"),
         ({"n_allowed": 10}, "scan", "only the 10 rows that are allowed are looked at"),
         (CLUSTERS, "buckets", "2 in 100 of all rows"),
-        (CROWDED, "scan", "60 in 100 of all rows, and it is exact"),
-        (CROWDED | {"n_bits": 4096}, "scan", "60 in 100 of all rows, and it is exact"),
+        (CROWDED | {"n_queries": 4}, "scan", "60 in 100 of all rows, and it is exact"),
+        (CROWDED | {"n_bits": 4096, "n_queries": 4}, "scan", "60 in 100 of all rows, and it is exact"),
+        (CROWDED, "buckets", "60 in 100 of all rows"),
         (SUBSTRINGS, "buckets", "find the nearest rows exactly"),
         (SUBSTRINGS | {"k": 64}, "buckets", "find the nearest rows exactly"),
         (SUBSTRINGS | {"k": 65}, "scan", "scan, because it is exact"),
@@ -205,6 +214,9 @@ def test_costs():
         costs = ways(n_bits, some, 10, kind, None)
         assert costs["cascade"] == costs["scan"] == (n, n * n_bits // 8)
     assert "buckets" not in ways(2048, [Part(n, None)], 10, None, None)
+    # Few rows that are allowed are looked at without them; more do not change the estimate.
+    assert ways(2048, parts, 10, "clusters", None, n // 16) == {"scan": (n // 16, 256 * (n // 16))}
+    assert ways(2048, parts, 10, "clusters", None, n // 16 + 1) == ways(2048, parts, 10, "clusters", None)
     assert ways(2048, [], 10, "clusters", None)["buckets"] == (0, 0)
 
 
@@ -226,19 +238,28 @@ def test_costs_of_substrings():
     k=st.sampled_from([1, 10, 1_000]),
     metric=st.sampled_from(["hamming", "cosine", "l2"]),
     more=st.sampled_from([0, 1_000, 10**6]),
+    n_queries=st.sampled_from([1, 3, 4, 1_000]),
 )
-def test_the_cheapest_way_is_taken(n_rows, n_cells, n_probes, n_bits, k, metric, more):
-    """By its own estimates, where a byte in cells counts twice; otherwise the way of an index without buckets."""
+def test_the_cheapest_way_is_taken(n_rows, n_cells, n_probes, n_bits, k, metric, more, n_queries):
+    """By its own estimates, where a byte in cells counts twice for a batch; or the way of an index without buckets."""
     parts = [cells(n_rows, n_cells, min(n_probes, n_cells), min(16, -(-n_bits // 64))), Part(more, None)]
-    options = {"n_bits": n_bits, "parts": parts, "k": k, "buckets": "clusters"}
+    options = {"n_bits": n_bits, "parts": parts, "k": k, "buckets": "clusters", "n_queries": n_queries}
     way = asked_in_hamming_space(**options) if metric == "hamming" else asked(metric=metric, **options)
     without = plan(**options | {"buckets": None}, mode="auto", metric=metric, rerank=way.rerank)
     costs = ways(n_bits, parts, k, "clusters", None)
-    if 2 * costs["buckets"].bytes < costs[without.mode].bytes:
+    if (2 if n_queries >= 4 else 1) * costs["buckets"].bytes < costs[without.mode].bytes:
         assert way.mode == "buckets"
     else:
         assert way.mode == without.mode
     assert costs[way.mode].bytes <= costs["scan"].bytes
+
+
+@pytest.mark.parametrize(
+    ("allow", "deny", "n"),
+    [(None, None, None), (None, [1], None), ([1, 5], None, 2), ([1, 5, 7], [5, 9], 2), ([], [1], 0)],
+)
+def test_how_many_ids_are_allowed(allow, deny, n):
+    assert n_allowed(*(None if ids is None else np.array(ids, dtype=np.int64) for ids in (allow, deny))) == n
 
 
 def test_explanation():

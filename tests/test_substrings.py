@@ -2,6 +2,7 @@
 
 import itertools
 import math
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,16 +14,10 @@ from cbeindex.buckets import Substrings, Tables, substrings
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.segments import NO_RANKS, NOT_HIDDEN, Segment
 from tests import oracles
+from tests.small import NeverSpent
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 
 WIDTHS = (1, 7, 63, 64, 65, 200, 512, 1_024, 1_030, 2_100)
-
-
-class NeverSpent(int):
-    """A share of a scan that is as large as one likes."""
-
-    def __rfloordiv__(self, other):
-        return 2**40
 
 
 @pytest.fixture(autouse=True)
@@ -155,7 +150,10 @@ def test_rows_in_the_likeliest_buckets(case, k, has_margins, n_threads, data):
     near, before = oracles.hamming(batch.queries, batch.codes), None
     numbers = sorted({1, 2, data.draw(st.integers(1, 2**tables.table_bits)), 2**tables.table_bits, 10**6})
     for n_probes in numbers:
-        keys, visits = substrings.probe(arranged, batch.n_bits, queries, margins, k, n_probes, hidden, n_threads)
+        keys, done, visits = substrings.probe(
+            arranged, batch.n_bits, queries, margins, k, n_probes, 0, hidden, n_threads
+        )
+        assert done.all()
         assert keys.shape == scanned.shape
         found = keys[keys != 2**64 - 1]
         rows = (found & np.uint64(0xFFFFFFFF)).astype(np.int64)
@@ -171,6 +169,48 @@ def test_rows_in_the_likeliest_buckets(case, k, has_margins, n_threads, data):
     assert visits[0] == n * len(queries)
 
 
+@settings(max_examples=60)
+@given(cases(), st.sampled_from([1, 2, 10, 200]), st.booleans(), st.sampled_from([8, 1, NeverSpent()]), st.data())
+def test_more_buckets_until_there_are_enough_rows(case, k, has_margins, share, data):
+    """Or all rows, where that is cheaper: never fewer than wanted, and never worse with more probes either."""
+    batch, arranged, queries = case
+    tables, n = arranged.buckets, len(batch.codes)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    margins = rng.uniform(0, 1, (len(queries), batch.n_bits)).astype(np.float32) if has_margins else None
+    hidden = data.draw(masks(n))
+    n_wanted = min(k, n - int(np.count_nonzero(hidden)))
+    scanned = scan.nearest(arranged.codes, n, queries, k, hidden, NO_RANKS, 1)
+    before = None
+    for n_probes in range(1, min(2**tables.table_bits, 12) + 1):
+        with mock.patch.object(substrings, "_BUDGET_SHARE", share):
+            keys, done, _ = substrings.probe(
+                arranged, batch.n_bits, queries, margins, k, n_probes, n_wanted, hidden, data.draw(st.integers(1, 2))
+            )
+        assert done.all() or share in (8, 1)
+        keys[~done] = scanned[~done]
+        assert n_wanted == 0 or (keys[:, n_wanted - 1] != 2**64 - 1).all()
+        assert before is None or (keys <= before).all()
+        before = keys
+
+
+def test_probes_that_would_cost_more_than_a_scan_are_left_to_it(monkeypatch):
+    monkeypatch.setattr(substrings, "_BUDGET_SHARE", 32)
+    batch = random_batch(1_000, 256)
+    arranged = Substrings(256, 4, 10).arrange(segment_of(batch))
+    queries = to_words(batch.codes[:50], 256)
+    # 1,000 * 4 / 32 = 125 may be spent. Four buckets of each table cost 8 each, and that is too much already.
+    _, done, visits = substrings.probe(arranged, 256, queries, None, 1, 4, 1, NOT_HIDDEN, 1)
+    assert (done.any(), visits.tolist()) == (False, [0, 0])
+    # One of each leaves 93, for seven rows at 12 each; there are five on average.
+    values = np.array([oracles.substrings(batch.codes, first, 10) for first in (0, 64, 128, 192)])
+    n_rows = [np.count_nonzero((values == values[:, [i]]).any(axis=0)) for i in range(50)]
+    keys, done, visits = substrings.probe(arranged, 256, queries, None, 1, 1, 1, NOT_HIDDEN, 1)
+    np.testing.assert_array_equal(done, np.array(n_rows) <= 7)
+    assert 0 < np.count_nonzero(done) < 50
+    np.testing.assert_array_equal(keys[done, 0], np.flatnonzero(done))
+    assert visits[0] >= sum(n_rows)
+
+
 def test_buckets_are_probed_in_the_order_of_margins():
     """A row that differs in the bits of which the query is least certain is found before one that is nearer."""
     query = np.zeros((1, 16), dtype=np.uint8)
@@ -183,7 +223,7 @@ def test_buckets_are_probed_in_the_order_of_margins():
     words = to_words(query, 128)
 
     def found(n_probes, margins):
-        keys, _ = substrings.probe(arranged, 128, words, margins, 12, n_probes, NOT_HIDDEN, 1)
+        keys, _, _ = substrings.probe(arranged, 128, words, margins, 12, n_probes, 0, NOT_HIDDEN, 1)
         return (keys[keys != 2**64 - 1] & np.uint64(0xFFFFFFFF)).tolist()
 
     # With margins: nothing, bit 4, bit 5, both, and then one of the others.
@@ -248,7 +288,7 @@ def test_threads_do_not_change_the_answer(monkeypatch, n_threads):
     queries = to_words(batch.codes[:33], 130)
     for search in (
         lambda n: substrings.nearest(arranged, 130, queries, 7, NOT_HIDDEN, n),
-        lambda n: substrings.probe(arranged, 130, queries, None, 7, 5, NOT_HIDDEN, n),
+        lambda n: substrings.probe(arranged, 130, queries, None, 7, 5, 20, NOT_HIDDEN, n),
         lambda n: substrings.within(arranged, 130, queries, 9, NOT_HIDDEN, n),
     ):
         for one, more in zip(search(1), search(n_threads), strict=True):
@@ -261,8 +301,9 @@ def test_no_queries():
     none = np.empty((0, 2), dtype=np.uint64)
     keys, done, visits = substrings.nearest(arranged, 100, none, 3, NOT_HIDDEN, 2)
     assert (keys.shape, done.shape, visits.tolist()) == ((0, 3), (0,), [0, 0])
-    keys, visits = substrings.probe(arranged, 100, none, np.empty((0, 100), np.float32), 3, 2, NOT_HIDDEN, 2)
-    assert (keys.shape, visits.tolist()) == ((0, 3), [0, 0])
+    margins = np.empty((0, 100), np.float32)
+    keys, done, visits = substrings.probe(arranged, 100, none, margins, 3, 2, 3, NOT_HIDDEN, 2)
+    assert (keys.shape, done.shape, visits.tolist()) == ((0, 3), (0,), [0, 0])
     assert [part.shape for part in substrings.within(arranged, 100, none, 3, NOT_HIDDEN, 2)] == [(0,), (0,), (0,)]
 
 

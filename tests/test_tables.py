@@ -237,31 +237,47 @@ def in_buckets(case, query, chosen):
     return sorted(rows)
 
 
-@settings(max_examples=80)
-@given(cases(), st.sampled_from([1, 2, 10, 200]), st.booleans(), st.data())
-def test_rows_in_some_buckets(case, k, is_shared, data):
-    """The nearest of those in the buckets that masks name, whether these are the same for all or each query's own."""
+def probed(case, query, chosen, n_probes, n_wanted, budget, hidden):
+    """Rows in the first of the chosen buckets, how many of each table are visited, and whether that is the answer."""
+    for n in range(1, chosen.shape[1] + 1):
+        rows = in_buckets(case, query, chosen[:, :n])
+        n_visible = len(rows) - (np.count_nonzero(hidden[rows]) if hidden.size else 0)
+        if 8 * case.n_tables * n + (8 + case.codes.shape[1]) * len(rows) > budget:
+            return rows, n, False
+        if n >= n_probes and n_visible >= n_wanted:
+            return rows, n, True
+    return rows, n, False
+
+
+@settings(max_examples=100)
+@given(cases(), st.sampled_from([1, 2, 10, 200]), st.booleans(), st.sampled_from([2**40, 900, 200]), st.data())
+def test_rows_in_some_buckets(case, k, is_shared, budget, data):
+    """The nearest of those in the buckets that masks name, the same for all or each query's own; more if too few."""
     k, n_queries = min(k, case.n_rows), len(case.queries)
     hidden, ranks = data.draw(masks(case.n_rows)), data.draw(rankings(case.n_rows))
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    n_probes = data.draw(st.integers(1, min(20, 2**case.table_bits)))
+    n_masks = data.draw(st.integers(1, min(20, 2**case.table_bits)))
+    n_probes, n_wanted = data.draw(st.integers(1, n_masks)), data.draw(st.integers(0, k))
     shape = (1, 1) if is_shared else (n_queries, case.n_tables)
     chosen = np.array(
-        [[rng.permutation(2**case.table_bits)[:n_probes] for _ in range(shape[1])] for _ in range(shape[0])]
+        [[rng.permutation(2**case.table_bits)[:n_masks] for _ in range(shape[1])] for _ in range(shape[0])]
     )
     keys, visits = np.zeros((n_queries, k), dtype=np.uint64), np.zeros(2, dtype=np.int64)
-    seen, found, found_keys = case.scratch()
+    done, (seen, found, found_keys) = np.zeros(n_queries, dtype=np.bool_), case.scratch()
     tables.probe(
-        case.queries, case.codes, *case.of_tables, hidden, ranks, case.n_bits, chosen.astype(np.uint64), seen, found,
-        found_keys, keys, visits,
+        case.queries, case.codes, *case.of_tables, hidden, ranks, case.n_bits, budget, chosen.astype(np.uint64),
+        n_probes, n_wanted, seen, found, found_keys, keys, done, visits,
     )  # fmt: skip
     assert not seen.any()
-    n_seen = 0
+    n_seen, n_visited = 0, 0
     for query, near in enumerate(case.distances):
-        rows = in_buckets(case, query, np.broadcast_to(chosen, (n_queries, case.n_tables, n_probes))[query])
-        np.testing.assert_array_equal(keys[query], oracles.best_keys(near, rows, k, hidden, ranks))
-        n_seen += len(rows)
-    assert visits.tolist() == [n_seen, n_queries * case.n_tables * n_probes]
+        own = np.broadcast_to(chosen, (n_queries, case.n_tables, n_masks))[query]
+        rows, n, is_done = probed(case, query, own, n_probes, n_wanted, budget, hidden)
+        assert done[query] == is_done
+        if is_done:
+            np.testing.assert_array_equal(keys[query], oracles.best_keys(near, rows, k, hidden, ranks))
+        n_seen, n_visited = n_seen + len(rows), n_visited + case.n_tables * n
+    assert visits.tolist() == [n_seen, n_visited]
 
 
 @settings(max_examples=80)

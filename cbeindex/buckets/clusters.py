@@ -116,7 +116,7 @@ class Cells:
             wanted = self.n_probes[-1] * k / _N_NEAREST[-1]
         else:
             wanted = math.exp(np.interp(math.log(k), np.log(_N_NEAREST), np.log(self.n_probes)))
-        return min(self.n_cells, math.ceil(wanted))
+        return min(self.n_cells, math.ceil(wanted - 1e-9))  # logarithms leave a little
 
 
 @dataclass(frozen=True)

@@ -173,27 +173,62 @@ def probe(
     """Find the `k` nearest of the rows in `n_probes` buckets of each table, or in more until `n_wanted` are found.
 
     With `margins`, (n_queries, n_bits), the bits with the smallest ones differ first: those of which the query is the
-    least certain. Without, buckets come in the order of their Hamming distance. See `nearest` for what comes back.
+    least certain. Without, buckets come in the order of their Hamming distance. What would cost more than a scan is
+    left to it; see `nearest` for what comes back.
     """
     tables: Tables = segment.buckets.checked()
     budget = _budget(segment, queries)
     keys: Keys = np.empty((len(queries), min(k, segment.n_rows)), dtype=np.uint64)
     done = np.zeros(len(queries), dtype=np.bool_)
+    visits = np.zeros(2, dtype=np.int64)
+    n_probes = min(n_probes, 2**tables.table_bits)
+    most = min(2**tables.table_bits, budget // (8 * tables.n_tables))  # what the budget has room for
+    if n_probes > most:
+        return keys, done, visits
+    for n_masks in (n_probes, most):  # few queries need more than they asked for
+        left = np.flatnonzero(~done)
+        its_margins = None if margins is None else margins[left]
+        some = _probe(
+            segment, n_bits, queries[left], its_margins, keys.shape[1], n_masks, n_probes, n_wanted, budget, hidden,
+            n_threads,
+        )  # fmt: skip
+        keys[left], done[left] = some[:2]
+        visits += some[2]
+    return keys, done, visits
+
+
+def _probe(
+    segment: Segment,
+    n_bits: int,
+    queries: Codes,
+    margins: Floats | None,
+    k: int,
+    n_masks: int,
+    n_probes: int,
+    n_wanted: int,
+    budget: int,
+    hidden: Mask,
+    n_threads: int,
+) -> tuple[Keys, NDArray[np.bool_], Rows]:
+    """Do so with `n_masks` buckets of each table to choose from."""
+    tables: Tables = segment.buckets
+    keys: Keys = np.empty((len(queries), k), dtype=np.uint64)
+    done = np.zeros(len(queries), dtype=np.bool_)
     visits: list[Rows] = [np.zeros(2, dtype=np.int64)]
-    common: Keys = np.empty((1, 1, n_probes), dtype=np.uint64)
+    common: Keys = np.empty((1, 1, n_masks), dtype=np.uint64)
     kernels.tables.masks_by_distance(tables.table_bits, common[0, 0])
 
     def task(start: int, stop: int) -> None:
         here = np.zeros(2, dtype=np.int64)
-        masks = common if margins is None else _likeliest_masks(margins[start:stop], tables, n_probes)
+        masks = common if margins is None else _likeliest_masks(margins[start:stop], tables, n_masks)
         kernels.tables.probe(
             queries[start:stop], segment.codes.tail, tables.first_bits, tables.table_bits, tables.starts, tables.rows,
-            hidden, segment.ranks, n_bits, budget, masks, n_wanted, *_scratch(segment.n_rows), keys[start:stop],
-            done[start:stop], here,
+            hidden, segment.ranks, n_bits, budget, masks, n_probes, n_wanted, *_scratch(segment.n_rows),
+            keys[start:stop], done[start:stop], here,
         )  # fmt: skip
         visits.append(here)
 
-    group = max(1, min(_GROUP_QUERIES, _GROUP_MASKS // (tables.n_tables * n_probes)))
+    group = max(1, min(_GROUP_QUERIES, _GROUP_MASKS // (tables.n_tables * n_masks)))
     for_each_chunk(task, len(queries), group, n_threads)
     return keys, done, np.sum(visits, axis=0)
 

@@ -165,39 +165,36 @@ def nearest(
 @njit(cache=True, nogil=True)
 def probe(
     queries: Codes, codes: Codes, first_bits: Rows, table_bits: int, starts: Ranks, rows: Ranks,
-    hidden: Mask, ranks: Ranks, n_bits: int, budget: int, masks: Keys, n_wanted: int, seen: Mask, found: Ranks,
-    found_keys: Keys, keys: Keys, done: Mask, visits: Rows,
+    hidden: Mask, ranks: Ranks, n_bits: int, budget: int, masks: Keys, n_probes: int, n_wanted: int, seen: Mask,
+    found: Ranks, found_keys: Keys, keys: Keys, done: Mask, visits: Rows,
 ) -> None:  # fmt: skip
     """Find, for each query, the keys of its nearest rows among those in some buckets of each table.
 
-    `masks`, (n_queries or 1, n_tables or 1, n_probes), says in which bits they differ from the query. If fewer than
-    `n_wanted` rows are in them, more buckets follow, by their distance from the query, until there are so many, or
-    until they cost more than `budget`: then the query is not done.
+    `masks`, (n_queries or 1, n_tables or 1, n_probes or more), says in which bits they differ from the query. After
+    the first `n_probes` of each table, others follow until there are `n_wanted` rows. A query is not done where masks
+    end before, or buckets and rows cost more than `budget`; since both are so for all larger numbers of probes too,
+    what a query finds, or leaves to a scan, only grows with them.
     """
     n_tables = rows.shape[0]
     counts = np.zeros(n_bits + 1, dtype=np.int64)
     for query in range(queries.shape[0]):
-        n_seen, n_probes = 0, n_tables * masks.shape[2]
-        for table in range(n_tables):
-            value = substring(queries[query], first_bits[table], table_bits)
-            for mask in masks[min(query, masks.shape[0] - 1), min(table, masks.shape[1] - 1)]:
+        n_seen, n_measured, count, n_visited, cost = 0, 0, 0, 0, 0
+        while (n_visited < n_probes or count < n_wanted) and n_visited < masks.shape[2] and cost <= budget:
+            for table in range(n_tables):
+                value = substring(queries[query], first_bits[table], table_bits)
+                mask = masks[min(query, masks.shape[0] - 1), min(table, masks.shape[1] - 1), n_visited]
                 at = np.int64(value ^ mask)
                 n_seen = collect(rows[table, starts[table, at] : starts[table, at + 1]], seen, found, n_seen)
-        count = measure(queries[query], codes, found, 0, n_seen, hidden, ranks, found_keys, 0, counts)
-        ones, left, mask = 0, np.int64(1), np.uint64(0)
-        while count < n_wanted and ones <= table_bits and 8 * n_probes + (8 + queries.shape[1]) * n_seen <= budget:
-            n_after = n_seen
-            for table in range(n_tables):
-                at = np.int64(substring(queries[query], first_bits[table], table_bits) ^ mask)
-                n_after = collect(rows[table, starts[table, at] : starts[table, at + 1]], seen, found, n_after)
-            count = measure(queries[query], codes, found, n_seen, n_after, hidden, ranks, found_keys, count, counts)
-            n_seen, n_probes, left, mask = n_after, n_probes + n_tables, left - 1, next_mask(mask)
-            if left == 0:
-                ones += 1
-                left, mask = n_masks(table_bits, ones), (np.uint64(1) << np.uint64(ones)) - np.uint64(1)
-        done[query] = count >= n_wanted
+            n_visited += 1
+            cost = 8 * n_tables * n_visited + (8 + queries.shape[1]) * n_seen
+            if n_visited >= n_probes and cost <= budget:
+                count = measure(
+                    queries[query], codes, found, n_measured, n_seen, hidden, ranks, found_keys, count, counts
+                )
+                n_measured = n_seen
+        done[query] = n_visited >= n_probes and count >= n_wanted and cost <= budget
         visits[0] += n_seen
-        visits[1] += n_probes
+        visits[1] += n_tables * n_visited
         for i in range(n_seen):
             seen[found[i]] = False
         put_ascending(found_keys, count, keys[query])

@@ -1,0 +1,80 @@
+"""Small buckets: few rows make several segments, with buckets and without; and what tests ask of such indexes."""
+
+from contextlib import ExitStack, contextmanager
+from unittest import mock
+
+import numba
+import numpy as np
+from hypothesis import settings
+
+from cbeindex import BinaryIndex
+
+KINDS = ("clusters", "substrings")
+ALL = 10**6
+"""More probes than there are buckets."""
+
+
+class NeverSpent(int):
+    """A share of a scan that is as large as one likes."""
+
+    def __rfloordiv__(self, other):
+        return 2**40
+
+
+# A buffer of 32 rows, buckets for 24, little training, and no search by tables that is left to a scan.
+_CONSTANTS = {
+    "segments._BUFFER_ROWS": 32,
+    "segments._BUCKETS_BUFFER_ROWS": 32,
+    "segments._LEAST_ROWS": 4,
+    "buckets.substrings.LEAST_ROWS": 24,
+    "buckets.substrings._BUDGET_SHARE": NeverSpent(),
+    "buckets.clusters.LEAST_ROWS": 24,
+    "buckets.clusters._LEAST_CELL_ROWS": 8,
+    "buckets.clusters._TRAINING_ROWS": 4,
+    "buckets.clusters._N_ROUNDS": 1,
+    "buckets.clusters._N_ASKED": 8,
+    "ingest._FIRST_ROWS": 40,
+    "ingest._LEAST_FIRST_ROWS": 4,
+}
+
+
+VERY_SMALL = {
+    "segments._BUFFER_ROWS": 8,
+    "segments._BUCKETS_BUFFER_ROWS": 8,
+    "segments._LEAST_ROWS": 2,
+    "buckets.substrings.LEAST_ROWS": 4,
+    "buckets.clusters.LEAST_ROWS": 4,
+    "buckets.clusters._LEAST_CELL_ROWS": 2,
+    "ingest._FIRST_ROWS": 12,
+}
+"""Changes that make a buffer of 8 rows, and buckets for 4."""
+
+
+def examples(n):
+    """Settings for so many examples; a fifth of them where kernels are not compiled."""
+    return settings(max_examples=n // 5 if numba.config.DISABLE_JIT else n)
+
+
+@contextmanager
+def small_buckets(changes=None):
+    """Work with small constants, and with `changes` of them."""
+    with ExitStack() as patches:
+        for name, value in (_CONSTANTS | (changes or {})).items():
+            patches.enter_context(mock.patch(f"cbeindex.{name}", value))
+        yield
+
+
+def segments_of(index):
+    rows = index._rows if isinstance(index, BinaryIndex) else index._state.rows
+    return rows.snapshot().segments
+
+
+def buckets_of(index):
+    return [segment.buckets for segment in segments_of(index)]
+
+
+def check_equal(result, expected):
+    """The same ids at the same distances, ties included."""
+    np.testing.assert_array_equal(result.ids, expected.ids)
+    np.testing.assert_array_equal(result.distances, expected.distances)
+    assert result.distances.dtype == expected.distances.dtype
