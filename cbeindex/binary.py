@@ -67,6 +67,8 @@ class BinaryIndex(Saveable):
         n_cells: int | None = None,
     ) -> None:
         self.n_bits = as_count(n_bits, "n_bits")
+        if self.n_bits >= 2**31:
+            raise ValueError(f"n_bits must be below 2**31, got {n_bits}")
         self.buckets = buckets
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
         self._rows = RowStore(self.n_bits, buckets=bucket_maker(buckets, self.n_bits, **self._options))

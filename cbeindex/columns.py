@@ -134,6 +134,9 @@ class SparseRows:
         counts = stops - starts
         if counts.size and (counts.min() < 0 or starts.min() < 0 or stops.max() > len(self.values)):
             raise CorruptIndexFileError("sparse vectors must lie within their entries")  # a file may say anything
+        apart = np.unique(rows)
+        if (self.offsets[apart[1:]] < self.offsets[apart[:-1] + 1]).any():
+            raise CorruptIndexFileError("sparse vectors must follow each other")
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         entries = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], counts)
         return SparseRows(offsets, self.indices[entries], self.values[entries])
@@ -146,14 +149,14 @@ class SparseRows:
 
     def products(self, query: Vectors) -> NDArray[np.float64]:
         """Inner products with a dense vector."""
-        span = slice(self.offsets[0], self.offsets[-1])
-        return self._row_sums(self.values[span].astype(np.float64) * query[self.indices[span]])
+        values, columns = self._entries(query.size)
+        return self._row_sums(values.astype(np.float64) * query[columns])
 
     def squared_distances(self, query: Vectors) -> NDArray[np.float64]:
         """Squared Euclidean distances to a dense vector, without subtracting large numbers from each other."""
-        span = slice(self.offsets[0], self.offsets[-1])
+        values, columns = self._entries(query.size)
         asked = query.astype(np.float64)
-        apart = self._row_sums((self.values[span].astype(np.float64) - asked[self.indices[span]]) ** 2)
+        apart = self._row_sums((values.astype(np.float64) - asked[columns]) ** 2)
         return apart + self._squares_elsewhere(asked)
 
     def _squares_elsewhere(self, asked: NDArray[np.float64]) -> NDArray[np.float64]:
@@ -189,11 +192,25 @@ class SparseRows:
         span = slice(self.offsets[0], self.offsets[-1])
         data = self.values[span].astype(np.float32), self.indices[span].copy(), self.offsets - self.offsets[0]
         csr = sparse.csr_array(data, shape=(len(self), dim))
-        csr.check_format(full_check=True)
+        try:
+            csr.check_format(full_check=True)
+        except ValueError as error:
+            raise CorruptIndexFileError(f"sparse vectors must be of {dim} values: {error}") from error
         return csr
 
+    def _entries(self, dim: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
+        """Return the entries of these rows, values and columns, which must be below `dim`."""
+        span = slice(self.offsets[0], self.offsets[-1])
+        columns = self.indices[span]
+        if columns.size and (columns.min() < 0 or columns.max() >= dim):
+            raise CorruptIndexFileError(f"sparse vectors must have columns below {dim}")
+        return self.values[span], columns
+
     def _row_sums(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
-        numbers = np.repeat(np.arange(len(self)), np.diff(self.offsets))
+        counts = np.diff(self.offsets)
+        if counts.size and counts.min() < 0:
+            raise CorruptIndexFileError("sparse vectors must follow each other")
+        numbers = np.repeat(np.arange(len(self)), counts)
         return np.bincount(numbers, weights=terms, minlength=len(self)).astype(np.float64, copy=False)
 
 

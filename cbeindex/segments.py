@@ -39,14 +39,6 @@ NOT_HIDDEN: Mask = np.zeros(0, dtype=np.bool_)
 NO_RANKS: Ranks = np.zeros(0, dtype=np.int32)
 
 
-class Buckets(Protocol):
-    """What a segment knows of its rows beyond their codes, to find near ones without looking at all."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes that it takes."""
-
-
 class BucketMaker(Protocol):
     """A way to make buckets."""
 
@@ -67,7 +59,8 @@ class Segment:
     removed : bool array of shape (n_rows,), or empty while no row is removed
     order, ranks : int32 arrays of shape (n_rows,), or empty
         The rows in the order of their ids, and the place of each row in it; empty where rows are in that order.
-    buckets : Buckets, or None
+    buckets : Cells, Tables or None
+        What is known of the rows beyond their codes, to find near ones without looking at all.
     """
 
     ids: Ids
@@ -92,10 +85,16 @@ class Segment:
         """Return the row of each id, -1 where this segment does not have it (any more)."""
         if not self.n_rows:
             return np.full(len(ids), -1)
-        rows = np.searchsorted(self.ids, ids, sorter=self.order if self.order.size else None)
-        rows[rows == self.n_rows] = 0
-        if self.order.size:
-            rows = self.order[rows].astype(np.int64)
+        if not self.order.size:
+            rows = np.searchsorted(self.ids, ids)
+            rows[rows == self.n_rows] = 0
+        else:
+            try:
+                ranks = np.searchsorted(self.ids, ids, sorter=self.order)
+            except ValueError as error:
+                raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}") from error
+            ranks[ranks == self.n_rows] = 0
+            rows = self._rows_of_ranks(ranks)
         found = self.ids[rows] == ids
         if self.removed.size:
             found &= ~self.removed[rows]
@@ -104,8 +103,10 @@ class Segment:
     def rows_of(self, keys: Keys) -> Rows:
         """Return the rows of keys; 0 for no key."""
         ranks = np.where(keys == NO_KEY, 0, keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-        if not self.order.size:
-            return ranks
+        return self._rows_of_ranks(ranks) if self.order.size else ranks
+
+    def _rows_of_ranks(self, ranks: Rows) -> Rows:
+        """Return rows by their places in the order of ids."""
         if ranks.size and ranks.max() >= self.n_rows:
             raise CorruptIndexFileError(f"ranks of rows must be below {self.n_rows}")
         rows = self.order[ranks].astype(np.int64)
@@ -317,7 +318,7 @@ class RowStore:
         self.lock = threading.RLock()
         self._next_id = 0
         self._sealed: tuple[Segment, ...] = ()
-        self._buffer = self._new_buffer(_LEAST_ROWS)
+        self._buffer = self._new_buffer(0)
         self._published: tuple[tuple[Segment, ...], Segment] = (), self._buffer.view()
         self._ordered: tuple[Segment, Segment] | None = None
 
@@ -392,10 +393,7 @@ class RowStore:
     def seal(self) -> tuple[Segment, ...]:
         """Turn the buffer into a segment too, and return all segments."""
         with self.lock:
-            rest = self._buffer.view().in_order().without_removed()
-            if rest.n_rows:
-                self._seal(rest)
-            self._buffer = self._new_buffer(_LEAST_ROWS)
+            self._seal_buffer()
             self._publish()
             return self._sealed
 
@@ -407,13 +405,18 @@ class RowStore:
     def compact(self) -> None:
         """Drop removed rows and join all segments to one."""
         with self.lock:
-            self._replace_all(self.snapshot().segments)
+            parts = [part for part in self.snapshot().segments if part.n_rows > part.n_removed]
+            if len(parts) != 1 or parts[0].removed.size or not self._sealed:  # otherwise there is nothing to do
+                self._sealed = (self._arranged(self._joined(parts)),) if parts else ()
+            self._buffer = self._new_buffer(0)
+            self._publish()
 
-    def _replace_all(self, segments: tuple[Segment, ...]) -> None:
-        parts = [part for part in segments if part.n_rows > part.n_removed]
-        self._sealed = (self._arranged(self._joined(parts)),) if parts else ()
-        self._buffer = self._new_buffer(_LEAST_ROWS)
-        self._publish()
+    def _seal_buffer(self) -> None:
+        """Turn the buffer into a segment."""
+        rest = self._buffer.view().in_order().without_removed()
+        if rest.n_rows:
+            self._seal(rest)
+        self._buffer = self._new_buffer(0)
 
     def _seal(self, segment: Segment) -> None:
         """Put a segment behind the others, joined with those before it that are not much larger."""
@@ -463,12 +466,12 @@ class RowStore:
             return
         needed = self._buffer.n_rows + len(ids)
         if needed > self._buffer_rows:
-            self._seal(self._buffer.view().in_order())
-            self._buffer = self._new_buffer(_LEAST_ROWS)
+            self._seal_buffer()
             needed = len(ids)
         if needed > self._buffer.capacity:
             # Twice the room each time: every row is copied twice at most, on average.
-            old, capacity = self._buffer, min(self._buffer_rows, max(needed, 2 * self._buffer.capacity))
+            old = self._buffer
+            capacity = min(self._buffer_rows, max(needed, 2 * old.capacity, _LEAST_ROWS))
             self._buffer = self._new_buffer(capacity)
             view = old.view()
             self._buffer.write(view.ids, view.codes.take(np.arange(old.n_rows)), view.columns)
