@@ -20,7 +20,7 @@ tests-uncompiled: .venv/dev
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n 2
 
 bench: .venv/bench
-	$(BIN)/python -m benchmarks encode
+	$(BIN)/python -m benchmarks recall
 
 .venv/%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv

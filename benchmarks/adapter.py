@@ -1,0 +1,252 @@
+"""What a contender is: a class that builds an index and searches it, in a process of its own; it is measured here."""
+
+from __future__ import annotations
+
+import pickle
+import time
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks.truth import sparse_products, squared_norms
+
+Ids = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Task:
+    """What a contender is given: where the arrays are, and what they are.
+
+    The folder has `base` and `queries` (`.npy`, or `.npz` if sparse), `codes.npy` of the base, and `encoder.pickle`,
+    which made them. Where the metric is cosine, vectors have norm 1; so squared Euclidean distances serve both metrics.
+    """
+
+    folder: str
+    n_rows: int
+    dim: int
+    n_bits: int
+    metric: str
+    is_sparse: bool
+    n_threads: int
+    batch: int
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of the vectors, dense."""
+        return 4 * self.n_rows * self.dim
+
+    def read(self, name: str) -> Any:
+        """Open `base` or `queries`."""
+        if self.is_sparse:
+            from scipy import sparse
+
+            return sparse.csr_array(sparse.load_npz(Path(self.folder) / f"{name}.npz"))
+        return np.load(Path(self.folder) / f"{name}.npy", mmap_mode="r")
+
+    def write(self, base: Any, queries: Any, codes: NDArray[np.uint8], encoder: Any) -> None:
+        """Put the arrays there."""
+        folder = Path(self.folder)
+        for name, rows in (("base", base), ("queries", queries)):
+            if self.is_sparse:
+                from scipy import sparse
+
+                sparse.save_npz(folder / f"{name}.npz", rows, compressed=False)
+            else:
+                np.save(folder / f"{name}.npy", rows)
+        np.save(folder / "codes.npy", codes)
+        (folder / "encoder.pickle").write_bytes(pickle.dumps(encoder))
+
+
+@dataclass(frozen=True)
+class Way:
+    """One search of a sweep.
+
+    Attributes
+    ----------
+    kind : {"codes", "exact"}
+        Whether answers come from codes alone, or are re-ranked by (or found with) exact distances.
+    k : int
+    depth : int or None
+        Rows that are re-ranked; None: none, or as many as the contender likes.
+    parameter : int or None
+        What the contender makes of it is its `parameter_name`.
+    """
+
+    kind: str
+    k: int
+    depth: int | None
+    parameter: int | None
+
+
+class Adapter(ABC):
+    """A contender in its process: builds when it is made, then answers all queries when it is told.
+
+    Attributes
+    ----------
+    group : {"ours", "binary", "bits", "outside"}
+        Ours; faiss on the same codes; faiss with as many bits of its own; others.
+    kinds : of ways that it can go
+    has_own_depth : bool
+        Whether it chooses itself how many rows exact distances are computed of.
+    """
+
+    group: ClassVar[str] = "outside"
+    package: ClassVar[str | None] = "faiss"
+    kinds: ClassVar[tuple[str, ...]] = ("codes", "exact")
+    has_own_depth: ClassVar[bool] = False
+    parameter_name: ClassVar[str] = ""
+
+    @classmethod
+    def refuses(cls, task: Task) -> str | None:
+        """Say why it cannot do a task; None if it can."""
+        return None
+
+    @classmethod
+    def parameters(cls, task: Task) -> tuple[int | None, ...]:
+        """List the parameters of the sweep: more of it takes longer and finds more."""
+        return (None,)
+
+    @classmethod
+    def ways(cls, task: Task, depths: list[int], k: int, n_true: int) -> list[list[Way]]:
+        """List the sweeps: k answers from codes alone, and `n_true` answers re-ranked, for each depth."""
+        sweeps: list[tuple[str, int, int | None]] = [("codes", k, None)] if "codes" in cls.kinds else []
+        if "exact" in cls.kinds:
+            sweeps += [("exact", n_true, depth) for depth in ([None] if cls.has_own_depth else depths)]
+        return [[Way(*sweep, parameter) for parameter in cls.parameters(task)] for sweep in sweeps]
+
+    def __init__(self, task: Task) -> None:
+        self.task = task
+        self.queries = task.read("queries")
+        if not task.is_sparse:
+            self.queries = np.array(self.queries)
+        if self.package == "faiss":
+            import faiss
+
+            faiss.omp_set_num_threads(task.n_threads)
+        start = time.perf_counter()
+        self.build()
+        self._build_seconds = time.perf_counter() - start
+
+    def build_seconds(self) -> float:
+        """Return what building took."""
+        return self._build_seconds
+
+    def run(self, way: Way) -> dict[str, Any]:
+        """Answer all queries; return ids and the seconds of all, of encoding and of re-ranking."""
+        answers = []
+        encoding = reranking = 0.0
+        start = time.perf_counter()
+        for first in range(0, self.queries.shape[0], self.task.batch):
+            ids, encoded, reranked = self.answer(self.queries[first : first + self.task.batch], way)
+            answers.append(ids)
+            encoding, reranking = encoding + encoded, reranking + reranked
+        total = time.perf_counter() - start
+        if self._encodes_inside:
+            encoding = min(total, self._encode_seconds)
+        return {"ids": np.concatenate(answers), "total": total, "encode": encoding, "rerank": reranking}
+
+    def times(self, way: Way) -> dict[str, float]:
+        """Answer all queries; return the seconds alone."""
+        return {key: value for key, value in self.run(way).items() if key != "ids"}
+
+    def answer(self, queries: Any, way: Way) -> tuple[Ids, float, float]:
+        """Return ids, (n_queries, way.k), and the seconds of encoding and of re-ranking."""
+        start = time.perf_counter()
+        encoded = self.encode(queries)
+        middle = time.perf_counter()
+        ids = self.search(encoded, way.depth or way.k, way.parameter)
+        end = time.perf_counter()
+        if way.depth is None:
+            return ids, middle - start, 0.0
+        return self.rerank(queries, ids, way.k), middle - start, time.perf_counter() - end
+
+    @abstractmethod
+    def build(self) -> None:
+        """Build the index."""
+
+    @abstractmethod
+    def search(self, queries: Any, k: int, parameter: Any) -> Ids:
+        """Find `k` rows for each of the encoded queries; -1 where there are none."""
+
+    def encode(self, queries: Any) -> Any:
+        """Make of queries what `search` takes."""
+        return queries
+
+    def encode_apart(self, queries: Any) -> Any:
+        """Do again what `search` does first, where it encodes by itself; it is timed and told apart."""
+        raise NotImplementedError
+
+    def rerank(self, queries: Any, ids: Ids, k: int) -> Ids:
+        """Return the `k` rows that are nearest by exact distance."""
+        return self._reranker(queries, ids, k)
+
+    @cached_property
+    def base(self) -> Any:
+        """The vectors."""
+        return self.task.read("base")
+
+    @cached_property
+    def codes(self) -> NDArray[np.uint8]:
+        """Their codes."""
+        return np.load(Path(self.task.folder) / "codes.npy")  # type: ignore[no-any-return]
+
+    @cached_property
+    def encoder(self) -> Any:
+        """What made them."""
+        return pickle.loads((Path(self.task.folder) / "encoder.pickle").read_bytes())
+
+    @cached_property
+    def _reranker(self) -> Any:
+        return SparseReranker(self.base) if self.task.is_sparse else rerank_dense(self.base)
+
+    @property
+    def _encodes_inside(self) -> bool:
+        return type(self).encode_apart is not Adapter.encode_apart
+
+    @cached_property
+    def _encode_seconds(self) -> float:
+        """Median of some runs over all queries."""
+        seconds = []
+        for _ in range(4):
+            start = time.perf_counter()
+            for first in range(0, self.queries.shape[0], self.task.batch):
+                self.encode_apart(self.queries[first : first + self.task.batch])
+            seconds.append(time.perf_counter() - start)
+        return float(np.median(seconds[1:]))
+
+
+def rerank_dense(base: NDArray[np.float32]) -> Any:
+    """Return a function that re-ranks candidates by faiss's own loop over rows."""
+    import faiss
+
+    def rerank(queries: NDArray[np.float32], ids: Ids, k: int) -> Ids:
+        # Missing ones come last, and the loop ends at the first.
+        n, depth = ids.shape
+        k = min(k, depth)
+        queries, ids = np.ascontiguousarray(queries), np.ascontiguousarray(ids, dtype=np.int64)
+        distances, found = np.empty((n, k), dtype=np.float32), np.empty((n, k), dtype=np.int64)
+        x, y, subset, out, out_ids = map(faiss.swig_ptr, (queries, base, ids, distances, found))
+        # The last is the length of a line of `ids`: by default every query gets the candidates of the first.
+        faiss.knn_L2sqr_by_idx(x, y, subset, base.shape[1], n, len(base), depth, k, out, out_ids, depth)
+        return found
+
+    return rerank
+
+
+class SparseReranker:
+    """Re-ranks candidates among sparse rows."""
+
+    def __init__(self, base: Any) -> None:
+        self._base = base
+        self._squares = squared_norms(base)
+
+    def __call__(self, queries: Any, ids: Ids, k: int) -> Ids:
+        """Return the `k` rows that are nearest by exact distance."""
+        distances = self._squares[np.maximum(ids, 0)] - 2 * sparse_products(self._base, queries, ids)
+        distances[ids < 0] = np.inf
+        return np.take_along_axis(ids, np.argsort(distances, axis=1, kind="stable")[:, :k], axis=1)
