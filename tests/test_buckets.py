@@ -162,6 +162,22 @@ def test_every_radius():
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("n_bits", [8, 64, 1_024, 1_088])
+def test_opposite_codes_are_found(kind, n_bits):
+    """Codes that differ in every bit are as far as can be, and yet answers; of equal ones the first ids come first."""
+    ones, zeros = np.full((700, n_bits // 8), 255, np.uint8), np.zeros((2, n_bits // 8), np.uint8)
+    index = BinaryIndex(n_bits, kind)
+    ids = np.random.default_rng(0).permutation(700)
+    index.add(ones, ids)
+    for options in ({}, {"mode": "scan"}, {"n_probes": 1}, {"n_probes": ALL}, {"mode": "buckets"}):
+        result = index.search(zeros, 30, **options)
+        np.testing.assert_array_equal(result.ids, [np.arange(30)] * 2)
+        assert (result.distances == n_bits).all()
+    assert index.range_search(zeros, n_bits - 1).lims.tolist() == [0, 0, 0]
+    assert index.range_search(zeros, n_bits).lims.tolist() == [0, 700, 1_400]
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_segments_with_and_without_buckets(kind):
     """Rows wait in the buffer, get buckets in a segment of their own, and better ones when segments are joined."""
     index = BinaryIndex(130, kind, n_cells=6) if kind == "clusters" else BinaryIndex(130, kind, n_tables=4)
@@ -256,6 +272,20 @@ def test_more_answers_than_a_bucket_has(kind):
         few = index.search(codes[:5], k, n_probes=1, deny=range(20, 200))
         assert ((few.ids >= 0).sum(axis=1) == min(k, 20)).all()
     check_equal(index.search(codes[:5], 180, n_probes=1), plain.search(codes[:5], 180))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_batch_is_answered_like_its_queries(kind):
+    """Also where some queries visit more buckets than others to find enough rows."""
+    index, codes, _ = some_index(kind)
+    index.remove(range(100, 160))
+    for options in ({"n_probes": 1}, {"n_probes": 2, "deny": range(40)}, {"mode": "buckets"}):
+        for k in (3, 25):
+            together = index.search(codes[:12], k, **options)
+            for i in range(12):
+                alone = index.search(codes[i], k, **options)
+                np.testing.assert_array_equal(alone.ids, together.ids[i])
+                np.testing.assert_array_equal(alone.distances, together.distances[i])
 
 
 @pytest.mark.parametrize("kind", KINDS)

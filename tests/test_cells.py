@@ -1,6 +1,7 @@
 """Kernels of cells, each against plain numpy."""
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -8,7 +9,7 @@ from cbeindex import scan
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.kernels import cells
 from tests import oracles
-from tests.strategies import code_batches, masks, rankings
+from tests.strategies import CodeBatch, code_batches, masks, rankings
 
 SIZES = (1, 2, 15, 16, 17, 40, 513, 700)
 LONG = (1_025, 1_089, 1_600, 2_100)
@@ -139,6 +140,21 @@ def test_nearest_rows_in_cells(case, k, data):
     # The whole of a code is all head, or else at least the answers have been measured.
     assert n_measured == 0 if n_head == case.words.shape[1] else np.count_nonzero(keys != 2**64 - 1) <= n_measured
     assert n_measured <= n_visible
+
+
+@pytest.mark.parametrize("n_bits", [64, 1_024, 1_088])
+def test_opposite_rows_are_found(n_bits):
+    """Rows that differ in every bit are as far as can be, and still not hidden."""
+    batch = CodeBatch(n_bits, np.full((20, n_bits // 8), 255, np.uint8), np.zeros((2, n_bits // 8), np.uint8))
+    case = Case(batch, 3, 3, 0)
+    hidden = np.arange(20) % 2 == 0
+    stage_ends, prefix_bits, z = scan.checks_of(case.codes, n_bits, NO_MISS)
+    n_head, keys = case.codes.n_head, np.zeros((2, 15), dtype=np.uint64)
+    cells.nearest(
+        np.ascontiguousarray(case.queries[:, n_head:]), case.codes.tail, case.heads(hidden), case.chosen, case.offsets,
+        case.starts, np.zeros(0, dtype=np.int32), 64 * n_head, n_bits, stage_ends, prefix_bits, z, keys,
+    )  # fmt: skip
+    np.testing.assert_array_equal(keys, [oracles.best_keys([n_bits] * 20, range(20), 15, hidden)] * 2)
 
 
 def test_far_rows_are_not_measured():

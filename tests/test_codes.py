@@ -74,6 +74,10 @@ def test_rows_come_back(batch):
     np.testing.assert_array_equal(rows.take(np.arange(len(words))), words)
     last = len(words) - 1
     np.testing.assert_array_equal(rows.take(np.array([last, 0, last])), words[[last, 0, last]])
+    by_row = CodeRows.of(words, batch.n_bits, by_row=True)
+    assert (by_row.n_head, by_row.nbytes) == (0, words.nbytes)
+    np.testing.assert_array_equal(by_row.tail, words)
+    np.testing.assert_array_equal(by_row.take(np.array([last, 0, last])), words[[last, 0, last]])
 
 
 @given(code_batches(widths=(9, 64, 600, 1_100)), st.lists(st.integers(0, 1_030), max_size=4))

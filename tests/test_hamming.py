@@ -200,6 +200,25 @@ def test_scan_of_groups_of_queries(n_bits, n_queries):
         np.testing.assert_array_equal(keys, np.sort(every, axis=1)[:, :7])
 
 
+@pytest.mark.parametrize("n_bits", [64, 1_100])
+@pytest.mark.parametrize("n_queries", [1, 5])
+@pytest.mark.parametrize("k", [1, 40])
+def test_ties_in_a_later_block(n_bits, n_queries, k):
+    """Rows at the k-th distance that come last may have the first ranks."""
+    rng = np.random.default_rng(k)
+    words = to_words(np.tile(some_codes(rng, 1, n_bits), (1_100, 1)), n_bits)
+    queries = to_words(some_codes(rng, n_queries, n_bits), n_bits)
+    rows = CodeRows.of(words, n_bits)
+    keys, none = np.empty((n_queries, k), dtype=np.uint64), np.zeros(0, dtype=np.bool_)
+    ends = np.array([rows.tail.shape[1]], dtype=np.uint64)
+    for ranks in (np.arange(1_100)[::-1].astype(np.int32), rng.permutation(1_100).astype(np.int32)):
+        hamming.scan(
+            queries, tails_of(queries, rows), rows.head, rows.tail, none, ranks, 0, 1_100, 2**31 - 1, ends, keys
+        )
+        distances = oracles.hamming(queries, words[:1])
+        np.testing.assert_array_equal(keys, keys_of(distances, np.arange(k)[np.newaxis]))
+
+
 @given(code_batches(), st.data())
 def test_head_scan(batch, data):
     queries, words, rows = stored(batch)

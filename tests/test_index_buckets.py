@@ -237,6 +237,18 @@ def test_threads_do_not_matter_to_vectors(kind, metric):
 
 
 @pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("rerank", RERANKS)
+def test_a_batch_is_answered_like_its_queries(kind, rerank):
+    index, _ = pair(kind, 64, vectors="float32")
+    for options in ({"n_probes": 1}, {"n_probes": 2, "deny": range(40)}):
+        together = index.search(X[:5], 15, rerank=rerank, **options)
+        for i in range(5):
+            alone = index.search(X[i], 15, rerank=rerank, **options)
+            np.testing.assert_array_equal(alone.ids, together.ids[i])
+            np.testing.assert_array_equal(alone.distances, together.distances[i])
+
+
+@pytest.mark.parametrize("kind", KINDS)
 def test_an_index_of_vectors_with_few_rows(kind):
     """Not fitted yet, or too few for buckets: all are looked at, and `explain` says so."""
     for n, is_fitted in ((30, False), (23, True)):
