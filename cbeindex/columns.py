@@ -132,7 +132,7 @@ class SparseRows:
             return SparseRows(self.offsets[start : stop + 1], self.indices, self.values)
         starts, stops = self.offsets[rows], self.offsets[rows + 1]
         counts = stops - starts
-        if counts.size and (counts.min() < 0 or starts.min() < 0 or stops.max() > len(self.values)):
+        if counts.size and ((stops < starts).any() or starts.min() < 0 or stops.max() > len(self.values)):
             raise CorruptIndexFileError("sparse vectors must lie within their entries")  # a file may say anything
         apart = np.unique(rows)
         if (self.offsets[apart[1:]] < self.offsets[apart[:-1] + 1]).any():

@@ -181,7 +181,7 @@ class Segment:
         """Return the rows that are not removed, in the order of their ids, without buckets."""
         if not self.removed.size and not self.order.size:
             return replace(self, buckets=None)
-        rows = self.order.astype(np.int64) if self.order.size else np.arange(self.n_rows)
+        rows = self._rows_of_ranks(np.arange(self.n_rows)) if self.order.size else np.arange(self.n_rows)
         return replace(self.take(rows[~self.removed[rows]] if self.removed.size else rows), removed=NOT_HIDDEN)
 
 
@@ -406,7 +406,10 @@ class RowStore:
         """Drop removed rows and join all segments to one."""
         with self.lock:
             parts = [part for part in self.snapshot().segments if part.n_rows > part.n_removed]
-            if len(parts) != 1 or parts[0].removed.size or not self._sealed:  # otherwise there is nothing to do
+            is_compact = (
+                len(parts) == 1 and not parts[0].removed.size and any(parts[0] is part for part in self._sealed)
+            )
+            if not is_compact:
                 self._sealed = (self._arranged(self._joined(parts)),) if parts else ()
             self._buffer = self._new_buffer(0)
             self._publish()

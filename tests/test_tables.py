@@ -265,7 +265,7 @@ def test_rows_in_some_buckets(case, k, is_shared, budget, data):
     keys, visits = np.zeros((n_queries, k), dtype=np.uint64), np.zeros(2, dtype=np.int64)
     done, (seen, found, found_keys) = np.zeros(n_queries, dtype=np.bool_), case.scratch()
     tables.probe(
-        case.queries, case.codes, *case.of_tables, hidden, ranks, case.n_bits, budget, chosen.astype(np.uint64),
+        case.queries, case.codes, *case.of_tables, hidden, ranks, budget, chosen.astype(np.uint64),
         n_probes, n_wanted, seen, found, found_keys, keys, done, visits,
     )  # fmt: skip
     assert not seen.any()

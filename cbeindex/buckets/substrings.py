@@ -223,7 +223,7 @@ def _probe(
         masks = common if margins is None else _likeliest_masks(margins[start:stop], tables, n_masks)
         kernels.tables.probe(
             queries[start:stop], segment.codes.tail, tables.first_bits, tables.table_bits, tables.starts, tables.rows,
-            hidden, segment.ranks, n_bits, budget, masks, n_probes, n_wanted, *_scratch(segment.n_rows),
+            hidden, segment.ranks, budget, masks, n_probes, n_wanted, *_scratch(segment.n_rows),
             keys[start:stop], done[start:stop], here,
         )  # fmt: skip
         visits.append(here)
@@ -244,7 +244,7 @@ def within(
 
     def task(start: int, stop: int) -> None:
         seen, found, keys = _scratch(segment.n_rows)
-        counts = np.zeros(n_bits + 1, dtype=np.int64)
+        counts = np.zeros(64 * queries.shape[1] + 1, dtype=np.int64)
         for i in range(start, stop):
             n = kernels.tables.within(
                 queries[i], segment.codes.tail, tables.first_bits, tables.table_bits, tables.starts,

@@ -124,7 +124,7 @@ def nearest(
     """
     n_tables, n_rows = rows.shape
     k = keys.shape[1]
-    counts = np.zeros(n_bits + 1, dtype=np.int64)
+    counts = np.zeros(64 * codes.shape[1] + 1, dtype=np.int64)  # files may have ones past the last bit
     probe_cost, row_cost = 8, 8 + queries.shape[1]
     for query in range(queries.shape[0]):
         n_seen, count, n_probes = 0, 0, 0
@@ -165,7 +165,7 @@ def nearest(
 @njit(cache=True, nogil=True)
 def probe(
     queries: Codes, codes: Codes, first_bits: Rows, table_bits: int, starts: Ranks, rows: Ranks,
-    hidden: Mask, ranks: Ranks, n_bits: int, budget: int, masks: Keys, n_probes: int, n_wanted: int, seen: Mask,
+    hidden: Mask, ranks: Ranks, budget: int, masks: Keys, n_probes: int, n_wanted: int, seen: Mask,
     found: Ranks, found_keys: Keys, keys: Keys, done: Mask, visits: Rows,
 ) -> None:  # fmt: skip
     """Find, for each query, the keys of its nearest rows among those in some buckets of each table.
@@ -176,7 +176,7 @@ def probe(
     what a query finds, or leaves to a scan, only grows with them.
     """
     n_tables = rows.shape[0]
-    counts = np.zeros(n_bits + 1, dtype=np.int64)
+    counts = np.zeros(64 * codes.shape[1] + 1, dtype=np.int64)  # files may have ones past the last bit
     for query in range(queries.shape[0]):
         n_seen, n_measured, count, n_visited, cost = 0, 0, 0, 0, 0
         while (n_visited < n_probes or count < n_wanted) and n_visited < masks.shape[2] and cost <= budget:
