@@ -244,7 +244,7 @@ def estimate_visited(
     def task(start: int, stop: int) -> None:
         some = slice(start, stop)
         q = queries.some(some)
-        chosen = cells.choose(q.codes, n_probes, n_wanted, hidden, 1)
+        chosen = cells.choose(q.codes, n_probes, n_wanted, hidden)
         kernels.asymmetric.visit(
             q.codes, q.planes, q.totals, q.steps, q.offsets, segment.codes.head, segment.codes.tail, columns["offsets"],
             columns["factors"], columns["spreads"], margins[some], hidden, segment.ranks, chosen, offsets, keys[some],

@@ -623,7 +623,7 @@ with small_buckets():
             for n_bits in (64, 1_100):
                 use(CBEIndex(20, n_bits, buckets=kind, vectors="float32").fit(rows), rows, rerank=rerank)
 kernels = (
-    hamming.scan, cells.add_bits, cells.measure, cells.nearest, tables.fill, tables.nearest, tables.probe,
+    hamming.scan, cells.add_bits, cells.choose, cells.nearest, tables.fill, tables.nearest, tables.probe,
     tables.within, asymmetric.scan, asymmetric.visit, asymmetric.weigh_rows,
 )
 for kernel in kernels:

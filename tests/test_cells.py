@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from cbeindex import scan
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.kernels import cells
+from cbeindex.kernels.hamming import add_tails
+from cbeindex.segments import NO_RANKS
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, rankings
 
@@ -28,22 +30,11 @@ class Case:
         ends = np.sort(rng.integers(0, self.n_rows + 1, n_cells - 1))
         self.offsets = np.array([0, *ends, self.n_rows], dtype=np.int64)
         self.chosen = np.array([rng.permutation(n_cells)[:n_probes] for _ in self.queries], dtype=np.int64)
-        sizes = np.diff(self.offsets)[self.chosen]
-        stops = np.cumsum(sizes).reshape(sizes.shape)
-        self.starts = np.concatenate([stops - sizes, stops[:, -1:]], axis=1)
         self.distances = oracles.hamming(batch.queries, batch.codes)
 
     def visited(self, query):
         """Rows in the cells of a query, in the order in which it visits them."""
         return [row for c in self.chosen[query] for row in range(self.offsets[c], self.offsets[c + 1])]
-
-    def heads(self, hidden):
-        """Head distances of the rows that are visited, query after query; the largest uint16 for hidden ones."""
-        n_head = self.codes.n_head
-        every = oracles.hamming(self.queries[:, :n_head], self.words[:, :n_head])
-        if hidden.size:
-            every[:, hidden] = 65_535
-        return np.concatenate([near[self.visited(query)] for query, near in enumerate(every)]).astype(np.uint16)
 
 
 @st.composite
@@ -79,102 +70,132 @@ def test_bits_are_counted(batch, data):
     np.testing.assert_array_equal(counts - 3, [bits[cell == c].sum(axis=0) for c in range(n_cells)])
 
 
-@given(cases())
-def test_visits_in_the_order_of_cells(case):
-    """Queries that visit the same cell do so one after the other."""
-    order = cells.in_order_of_cells(case.chosen, case.n_cells)
-    np.testing.assert_array_equal(order, np.argsort(case.chosen.ravel(), kind="stable"))
+@given(code_batches(sizes=SIZES), st.data())
+def test_cells_are_chosen_nearest_first(batch, data):
+    """Of equally near ones the first; the rows of the batch stand for centroids."""
+    centroids = to_words(batch.codes, batch.n_bits)[:, :16]
+    queries = to_words(batch.queries, batch.n_bits)
+    columns = CodeRows.of(np.ascontiguousarray(centroids), 64 * centroids.shape[1]).head
+    chosen = np.full((len(queries), data.draw(st.integers(1, len(centroids)))), -1, dtype=np.int64)
+    cells.choose(queries, columns, len(centroids), chosen)
+    order = np.argsort(oracles.hamming(queries[:, :16], centroids), axis=1, kind="stable")
+    np.testing.assert_array_equal(chosen, order[:, : chosen.shape[1]])
 
 
-@given(cases(), st.data())
-def test_rows_of_cells_are_measured(case, data):
-    hidden = data.draw(masks(case.n_rows))
-    expected = case.heads(hidden)
-    heads = np.zeros(len(expected), dtype=np.uint16)
-    cells.measure(case.queries, case.codes.head, case.chosen, case.offsets, hidden, case.starts, heads)
-    np.testing.assert_array_equal(heads, expected)
+@given(cases(), st.sampled_from([0, 1, 20, 10_000]))
+def test_visits_in_the_order_of_cells(case, n_first):
+    """First those to the nearest cells that have enough rows, then the others; each time cell by cell."""
+    order = cells.in_order_of_cells(case.chosen, case.offsets, n_first)
+    sizes = np.diff(case.offsets)[case.chosen]
+    is_late = (np.cumsum(sizes, axis=1) - sizes >= n_first).ravel()
+    np.testing.assert_array_equal(order, np.lexsort((case.chosen.ravel(), is_late)))
 
 
-@given(cases(max_queries=2), st.data())
-def test_rows_between_two_distances_are_gathered(case, data):
-    hidden = data.draw(masks(case.n_rows))
-    heads = case.heads(hidden)
-    query = len(case.queries) - 1
-    rows, distances = np.empty(case.n_rows + 1, dtype=np.int64), np.empty(case.n_rows + 1, dtype=np.int64)
-    levels = [-1, 0, 64 * case.codes.n_head, *heads[:50].tolist()]
-    above, limit = sorted(min(data.draw(st.sampled_from(levels)), 1_024) for _ in range(2))
-    n = cells.gather(
-        heads, case.chosen[query], case.offsets, case.starts[query], above, limit, rows, distances
+@given(st.lists(st.integers(0, 9), max_size=40), st.integers(-1, 9), st.integers(0, 1000))
+def test_rows_within_a_limit(distances, limit, first_row):
+    rows, near = np.empty(40, dtype=np.int64), np.empty(40, dtype=np.int64)
+    n = cells.rows_within(np.array(distances, dtype=np.int32), limit, first_row, rows, near)
+    expected = [(first_row + i, value) for i, value in enumerate(distances) if value <= limit]
+    assert list(zip(rows[:n].tolist(), near[:n].tolist(), strict=True)) == expected
+
+
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=120), st.integers(1, 30), st.integers(0, 3), st.data())
+def test_the_bound_follows_what_is_found(distances, k, shift, data):
+    """After every few rows the keys hold the k nearest so far, and the bound is their last distance, cut to places."""
+    n = len(distances)
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
+    keys = np.zeros(k + 1, dtype=np.uint64)
+    tally, state = np.zeros((40 >> shift) + 1, dtype=np.int32), np.array([0, 40 >> shift, 0])
+    for start in range(0, n, 7):
+        rows = np.arange(start, min(start + 7, n))
+        near = np.array(distances, dtype=np.int64)[rows]
+        cells.append_nearer(rows, near, len(rows), hidden, ranks, k, shift, tally, state, keys)
+        expected = oracles.best_keys(distances, range(rows[-1] + 1), k, hidden, ranks)
+        assert set(expected[expected != 2**64 - 1].tolist()) <= set(keys[: state[0]].tolist())
+        full = expected[-1] != 2**64 - 1
+        assert state[1] == (int(expected[-1] >> np.uint64(32)) >> shift if full else 40 >> shift)
+
+
+@given(st.lists(st.integers(0, 9), max_size=30), st.integers(-1, 10))
+def test_keys_within_a_bound_stay(distances, bound):
+    made = np.array([distance << 32 | row for row, distance in enumerate(distances)], dtype=np.uint64)
+    kept = made.copy()
+    n = cells.keep_within(kept, len(kept), bound)
+    np.testing.assert_array_equal(kept[:n], [key for key in made.tolist() if key >> 32 <= bound])
+
+
+@given(cases(widths=LONG, max_queries=1), st.data())
+def test_tails_in_columns_count_as_tails_in_rows(case, data):
+    """Stage by stage, and with the same rows left out."""
+    stage_ends, prefix_bits, _ = scan.checks_of(case.codes, case.n_bits, NO_MISS)
+    n = min(case.n_rows, 512)
+    limits = np.array([data.draw(st.integers(0, size)) for size in prefix_bits], dtype=np.int64)
+    tail, n_head = case.codes.tail, case.codes.n_head
+    columns = np.zeros((tail.shape[1], 520), dtype=np.uint64)
+    cells.stand_up(tail, 0, n, columns, 3)
+    np.testing.assert_array_equal(columns[:, 3 : 3 + n], tail[:n].T)
+    heads = oracles.hamming(case.queries[:, :n_head], case.words[:n, :n_head])[0]
+    distances, more = heads.astype(np.int32), np.empty(512, dtype=np.int32)
+    query_tail = np.ascontiguousarray(case.queries[0, n_head:])
+    cells.add_columns(query_tail, columns, 3, 3 + n, stage_ends, limits, more, distances)
+    rows = np.flatnonzero(heads <= limits[0])
+    near = heads[rows].astype(np.int64)
+    n_left = add_tails(query_tail, tail, rows, near, len(rows), stage_ends, limits[1:])
+    np.testing.assert_array_equal(np.flatnonzero(distances <= limits[-1]), rows[:n_left])
+    np.testing.assert_array_equal(distances[rows[:n_left]], near[:n_left])
+
+
+def nearest(case, k, hidden, ranks, miss=NO_MISS):
+    """Call the kernel on a case; return keys and the number of rows measured."""
+    stage_ends, prefix_bits, z = scan.checks_of(case.codes, case.n_bits, miss)
+    keys = np.zeros((len(case.queries), k), dtype=np.uint64)
+    tails = np.ascontiguousarray(case.queries[:, case.codes.n_head :])
+    n_measured = cells.nearest(
+        case.queries, tails, case.codes.head, case.codes.tail, case.chosen, case.offsets, hidden, ranks, case.n_bits,
+        stage_ends, prefix_bits, z, keys,
     )  # fmt: skip
-    mine = heads[case.starts[query, 0] : case.starts[query, -1]].astype(np.int64)
-    inside = (mine > above) & (mine <= limit)
-    np.testing.assert_array_equal(rows[:n], np.array(case.visited(query), dtype=np.int64)[inside])
-    np.testing.assert_array_equal(distances[:n], mine[inside])
-
-
-@given(st.lists(st.integers(0, 9) | st.just(65_535), max_size=40), st.integers(1, 50))
-def test_reach(heads, n_wanted):
-    """The n-th least of the distances; where there are fewer, all that a row can have that is not hidden."""
-    visible = sorted(value for value in heads if value < 65_535)
-    reach = cells.reach_of(np.array(heads, dtype=np.uint16), n_wanted, 11)
-    assert reach == (visible[n_wanted - 1] if n_wanted <= len(visible) else 10)
+    return keys, n_measured
 
 
 @settings(max_examples=100)
-@given(cases() | cases(widths=LONG), st.sampled_from([1, 2, 10, 600]), st.data())
+@given(cases(max_queries=9) | cases(widths=LONG, max_queries=9), st.sampled_from([1, 2, 10, 600]), st.data())
 def test_nearest_rows_in_cells(case, k, data):
     """By (distance, rank), ties included; also of long codes, if the cascade overlooks nothing."""
     k = min(k, case.n_rows)
     hidden, ranks = data.draw(masks(case.n_rows)), data.draw(rankings(case.n_rows))
-    stage_ends, prefix_bits, z = scan.checks_of(case.codes, case.n_bits, NO_MISS)
-    n_head, keys = case.codes.n_head, np.zeros((len(case.queries), k), dtype=np.uint64)
-    n_measured = cells.nearest(
-        np.ascontiguousarray(case.queries[:, n_head:]), case.codes.tail, case.heads(hidden), case.chosen, case.offsets,
-        case.starts, ranks, 64 * n_head, case.n_bits, stage_ends, prefix_bits, z, keys,
-    )  # fmt: skip
-    n_visible = 0
+    keys, n_measured = nearest(case, k, hidden, ranks)
+    n_visited = 0
     for query, near in enumerate(case.distances):
         rows = case.visited(query)
         np.testing.assert_array_equal(keys[query], oracles.best_keys(near, rows, k, hidden, ranks))
-        n_visible += len(rows) - (np.count_nonzero(hidden[rows]) if hidden.size else 0)
+        n_visited += len(rows)
     # The whole of a code is all head, or else at least the answers have been measured.
-    assert n_measured == 0 if n_head == case.words.shape[1] else np.count_nonzero(keys != 2**64 - 1) <= n_measured
-    assert n_measured <= n_visible
+    whole = case.codes.n_head == case.words.shape[1]
+    assert n_measured == 0 if whole else np.count_nonzero(keys != 2**64 - 1) <= n_measured
+    assert n_measured <= n_visited
 
 
-@pytest.mark.parametrize("n_bits", [64, 1_024, 1_088])
+@pytest.mark.parametrize("n_bits", [64, 1_024, 1_088, 9_000])
 def test_opposite_rows_are_found(n_bits):
     """Rows that differ in every bit are as far as can be, and still not hidden."""
-    batch = CodeBatch(n_bits, np.full((20, n_bits // 8), 255, np.uint8), np.zeros((2, n_bits // 8), np.uint8))
-    case = Case(batch, 3, 3, 0)
+    n_bytes = -(-n_bits // 8)
+    batch = CodeBatch(n_bits, np.full((20, n_bytes), 255, np.uint8), np.zeros((2, n_bytes), np.uint8))
     hidden = np.arange(20) % 2 == 0
-    stage_ends, prefix_bits, z = scan.checks_of(case.codes, n_bits, NO_MISS)
-    n_head, keys = case.codes.n_head, np.zeros((2, 15), dtype=np.uint64)
-    cells.nearest(
-        np.ascontiguousarray(case.queries[:, n_head:]), case.codes.tail, case.heads(hidden), case.chosen, case.offsets,
-        case.starts, np.zeros(0, dtype=np.int32), 64 * n_head, n_bits, stage_ends, prefix_bits, z, keys,
-    )  # fmt: skip
+    keys, _ = nearest(Case(batch, 3, 3, 0), 15, hidden, NO_RANKS)
     np.testing.assert_array_equal(keys, [oracles.best_keys([n_bits] * 20, range(20), 15, hidden)] * 2)
 
 
 def test_far_rows_are_not_measured():
-    """Of two groups of rows the far one stays unread, whatever order the cells are visited in."""
+    """Of two groups of rows the far one stays unread, if the near one is visited first."""
     n_bits = 2_100
     rng = np.random.default_rng(0)
     query = rng.random((1, n_bits)) < 0.5
     near = query ^ (rng.random((200, n_bits)) < 0.05)
     far = query ^ (rng.random((300, n_bits)) < 0.5)
-    words = to_words(np.packbits(np.concatenate([far, near]), axis=1, bitorder="little"), n_bits)
-    queries = to_words(np.packbits(query, axis=1, bitorder="little"), n_bits)
-    codes = CodeRows.of(words, n_bits)
-    stage_ends, prefix_bits, z = scan.checks_of(codes, n_bits, 1e-5)
-    heads = oracles.hamming(queries[:, :8], words[:, :8])[0].astype(np.uint16)
-    keys = np.zeros((1, 10), dtype=np.uint64)
-    n_measured = cells.nearest(
-        np.ascontiguousarray(queries[:, 8:]), codes.tail, heads, np.array([[0, 1]]), np.array([0, 300, 500]),
-        np.array([[0, 300, 500]]), np.zeros(0, dtype=np.int32), 512, n_bits, stage_ends, prefix_bits, z, keys,
-    )  # fmt: skip
-    exact = oracles.hamming(queries, words)[0]
-    np.testing.assert_array_equal(keys[0], oracles.best_keys(exact, range(500), 10))
+    codes = np.packbits(np.concatenate([far, near]), axis=1, bitorder="little")
+    case = Case(CodeBatch(n_bits, codes, np.packbits(query, axis=1, bitorder="little")), 2, 2, 0)
+    case.offsets, case.chosen = np.array([0, 300, 500]), np.array([[1, 0]])
+    keys, n_measured = nearest(case, 10, np.zeros(0, dtype=np.bool_), NO_RANKS, 1e-5)
+    np.testing.assert_array_equal(keys[0], oracles.best_keys(case.distances[0], range(500), 10))
     # Heads of near rows are 26 bits away, give or take 5, and those of far rows 256, give or take 11.
     assert 10 <= n_measured <= 200

@@ -152,7 +152,7 @@ def test_equal_rows_share_a_cell():
     queries = to_words(batch.codes[:4], 70)
     for n_probes in (1, 5, 19, 20):
         keys, visits = clusters.nearest(arranged, 70, queries, 5, n_probes, 0, NOT_HIDDEN, 1)
-        chosen = cells.choose(queries, n_probes, 0, NOT_HIDDEN, 1)
+        chosen = cells.choose(queries, n_probes, 0, NOT_HIDDEN)
         assert visits[0] == np.diff(cells.offsets)[chosen].sum()
         check_nearest(arranged, queries, keys, chosen, NOT_HIDDEN)
 
@@ -181,7 +181,7 @@ def test_nearest_rows_of_the_nearest_cells(batch, n_cells, k, n_threads, data):
     n_wanted = data.draw(st.integers(0, int(visible.sum())))
     before, sizes = None, np.diff(cells.ends_of_cells())
     for n_probes in sorted({1, data.draw(st.integers(1, cells.n_cells)), cells.n_cells}):
-        chosen = cells.choose(queries, n_probes, n_wanted, hidden, n_threads)
+        chosen = cells.choose(queries, n_probes, n_wanted, hidden)
         for query, those in enumerate(chosen):
             those = those[those < cells.n_cells]
             np.testing.assert_array_equal(those, by_distance[query, : len(those)])
@@ -209,9 +209,8 @@ def test_groups_of_queries_do_not_change_the_answer(monkeypatch, n_bits):
     arranged = Clusters(n_bits).arrange(segment_of(batch))
     queries = to_words(batch.codes[:33], n_bits)
     expected, counts = clusters.nearest(arranged, n_bits, queries, 7, 9, 60, NOT_HIDDEN, 1)
-    for n_values, n_threads in ((1, 1), (1, 3), (500, 1), (500, 2), (10**6, 5)):
-        monkeypatch.setattr(clusters, "_GROUP_VALUES", n_values)
-        monkeypatch.setattr(clusters, "_GROUP_QUERIES", 1 + n_values // 100)
+    for n_queries, n_threads in ((1, 1), (1, 3), (6, 1), (6, 2), (100, 5)):
+        monkeypatch.setattr(clusters, "_GROUP_QUERIES", n_queries)
         keys, same = clusters.nearest(arranged, n_bits, queries, 7, 9, 60, NOT_HIDDEN, n_threads)
         np.testing.assert_array_equal(keys, expected)
         np.testing.assert_array_equal(same, counts)

@@ -10,7 +10,6 @@ cells follow the data as it grows or moves.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
 
@@ -18,7 +17,7 @@ import numpy as np
 
 from .. import kernels, scan
 from .._threads import for_each_chunk, n_cores
-from .._typing import Codes, HeadDistances, Keys, Mask, Rows
+from .._typing import Codes, Keys, Mask, Rows
 from ..codes import CodeRows
 from ..segments import NO_RANKS, NOT_HIDDEN, Segment
 
@@ -30,7 +29,7 @@ CELL_WORDS = 16
 
 # Cells: so many times the root of the number of rows, with some rows in each. Choosing cells then costs about as much
 # as looking at the rows of those that are chosen.
-_CELLS_OF_ROOT = 4
+_CELLS_OF_ROOT = 3
 _LEAST_CELL_ROWS = 8
 # Rows a cell that k-means is trained on, and its rounds: measured, more of either moves recall by less than 0.001.
 _TRAINING_ROWS = 32
@@ -42,9 +41,8 @@ _N_NEAREST = (10, 100, 1000)
 _SHARE = 0.99
 # Overlooking by the cascade inside of cells: far below what the choice of cells overlooks.
 _MISS = 1e-5
-# Queries that are searched for together, and the head distances that they have at a time (4 MiB).
-_GROUP_QUERIES = 1024
-_GROUP_VALUES = 2**21
+# Queries that are searched for together, and share the cells that they visit.
+_GROUP_QUERIES = 512
 
 
 @dataclass(frozen=True)
@@ -76,10 +74,17 @@ class Cells:
         return self.centroids.nbytes + self.offsets.nbytes
 
     @cached_property
-    def _codes(self) -> CodeRows:
-        return CodeRows.of(self.centroids, 64 * self.centroids.shape[1])
+    def _columns(self) -> Codes:
+        """Centroids word by word."""
+        return CodeRows.of(self.centroids, 64 * self.centroids.shape[1]).head
 
-    def choose(self, queries: Codes, n_probes: int, n_wanted: int, hidden: Mask, n_threads: int) -> Rows:
+    def _nearest(self, queries: Codes, n_probes: int) -> Rows:
+        """Return the nearest cells of each query, nearest first."""
+        chosen: Rows = np.empty((len(queries), n_probes), dtype=np.int64)
+        kernels.cells.choose(queries, self._columns, self.n_cells, chosen)
+        return chosen
+
+    def choose(self, queries: Codes, n_probes: int, n_wanted: int, hidden: Mask) -> Rows:
         """Return the nearest cells of each query: `n_probes`, or more until they have `n_wanted` rows to be answers.
 
         The result is (n_queries, any), nearest first; where a query has fewer cells than another, the number after
@@ -89,11 +94,11 @@ class Cells:
         if hidden.size:
             until = np.concatenate([[0], np.cumsum(~hidden)])
             sizes = until[self.offsets[1:]] - until[self.offsets[:-1]]
-        chosen = _nearest(self._codes, self.n_cells, queries, n_probes, n_threads)
+        chosen = self._nearest(queries, n_probes)
         short = np.flatnonzero(sizes[chosen].sum(axis=1) < n_wanted)
         if not short.size:
             return chosen
-        every = _nearest(self._codes, self.n_cells, queries[short], self.n_cells, n_threads)
+        every = self._nearest(queries[short], self.n_cells)
         enough = np.cumsum(sizes[every], axis=1) >= n_wanted
         n_needed = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, self.n_cells)
         cells: Rows = np.full((len(queries), max(n_probes, int(n_needed.max()))), self.n_cells)
@@ -127,7 +132,7 @@ class Clusters:
     ----------
     n_bits : int
     n_cells : int or None
-        For each segment; by default four times the root of its rows.
+        For each segment; by default three times the root of its rows.
     """
 
     n_bits: int
@@ -182,46 +187,30 @@ def nearest(
     counts: list[Rows] = [np.zeros(3, dtype=np.int64)]
 
     def task(start: int, stop: int) -> None:
-        chosen = cells.choose(queries[start:stop], n_probes, n_wanted, hidden, 1)
-        sizes = offsets[chosen + 1] - offsets[chosen]
-        for first, last in _groups(sizes.sum(axis=1)):
-            some, visited = queries[start + first : start + last], np.ascontiguousarray(chosen[first:last])
-            ends = np.cumsum(sizes[first:last]).reshape(visited.shape)
-            starts: Rows = np.concatenate([ends - sizes[first:last], ends[:, -1:]], axis=1)
-            heads: HeadDistances = np.empty(int(ends[-1, -1]), dtype=np.uint16)
-            kernels.cells.measure(some, codes.head, visited, offsets, hidden, starts, heads)
-            tails = np.ascontiguousarray(some[:, codes.n_head :])
-            n_measured = kernels.cells.nearest(
-                tails, codes.tail, heads, visited, offsets, starts, segment.ranks, 64 * codes.n_head, n_bits,
-                stage_ends, prefix_bits, z, keys[start + first : start + last],
-            )  # fmt: skip
-            counts.append(np.array([len(heads), n_measured, np.count_nonzero(visited < cells.n_cells)]))
+        some = queries[start:stop]
+        chosen = cells.choose(some, n_probes, n_wanted, hidden)
+        tails = np.ascontiguousarray(some[:, codes.n_head :])
+        n_measured = kernels.cells.nearest(
+            some, tails, codes.head, codes.tail, chosen, offsets, hidden, segment.ranks, n_bits, stage_ends,
+            prefix_bits, z, keys[start:stop],
+        )  # fmt: skip
+        n_rows = (offsets[chosen + 1] - offsets[chosen]).sum()
+        counts.append(np.array([n_rows, n_measured, np.count_nonzero(chosen < cells.n_cells)]))
 
     for_each_chunk(task, len(queries), max(1, min(_GROUP_QUERIES, -(-len(queries) // n_threads))), n_threads)
     return keys, np.sum(counts, axis=0)
 
 
-def _groups(n_rows: Rows) -> Iterator[tuple[int, int]]:
-    """Cut queries that visit so many rows each into groups whose head distances fit the cache."""
-    first, total = 0, 0
-    for i, n in enumerate(n_rows.tolist()):
-        if i > first and total + n > _GROUP_VALUES:
-            yield first, i
-            first, total = i, 0
-        total += n
-    yield first, len(n_rows)
-
-
-def _nearest(centroids: CodeRows, n_cells: int, words: Codes, k: int, n_threads: int) -> Rows:
-    """Return the `k` nearest centroids of codes by their first words, nearest first."""
-    first_words = np.ascontiguousarray(words[:, : centroids.n_head])
-    keys = scan.nearest(centroids, n_cells, first_words, k, NOT_HIDDEN, NO_RANKS, n_threads)
-    return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
-
-
 def _nearest_centroids(centroids: Codes, words: Codes, k: int) -> Rows:
-    """Do so for centroids as words."""
-    return _nearest(CodeRows.of(centroids, 64 * centroids.shape[1]), len(centroids), words, k, n_cores())
+    """Return the `k` nearest centroids of codes by their first words, nearest first; on all cores."""
+    columns = CodeRows.of(centroids, 64 * centroids.shape[1]).head
+    chosen: Rows = np.empty((len(words), k), dtype=np.int64)
+
+    def task(start: int, stop: int) -> None:
+        kernels.cells.choose(words[start:stop], columns, len(centroids), chosen[start:stop])
+
+    for_each_chunk(task, len(words), _GROUP_QUERIES, n_cores())
+    return chosen
 
 
 def _train(words: Codes, n_cells: int, rng: np.random.Generator) -> Codes:

@@ -172,7 +172,7 @@ def visit(
     nearest = np.full(n_queries, np.inf, dtype=np.float32)
     weights = np.empty(512, dtype=np.int32)
     distances = np.empty(512, dtype=np.float32)
-    for number in in_order_of_cells(cells, cell_offsets.size - 1):
+    for number in in_order_of_cells(cells, cell_offsets, k + slack):
         query, cell = number // n_probes, cells[number // n_probes, number % n_probes]
         total, step, shift, margin = totals[query], steps[query], query_offsets[query], margins[query]
         row, stop = cell_offsets[cell], cell_offsets[cell + 1]

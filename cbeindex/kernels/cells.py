@@ -5,8 +5,8 @@ Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offse
 
 import numpy as np
 
-from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
-from .hamming import add_tails, append_keys, keep_smallest, prefix_limits, put_ascending
+from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
+from .hamming import add_tails, keep_smallest, prefix_limits, put_ascending
 from .jit import njit
 from .popcount import popcount64
 
@@ -68,126 +68,207 @@ def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
 
 
 @njit(cache=True, nogil=True)
-def in_order_of_cells(cells: Rows, n_cells: int) -> Rows:
-    """Order the entries of `cells`, (n_queries, n_probes), by cell: numbers query * n_probes + probe."""
-    begins = np.zeros(n_cells + 1, dtype=np.int64)
-    for cell in cells.flat:
-        begins[cell + 1] += 1
-    for i in range(n_cells):
+def choose(queries: Codes, columns: Codes, n_cells: int, out: Rows) -> None:
+    """Find the nearest cells of each query, nearest first, the first of equally near ones first, into `out`.
+
+    `columns`, (n_blocks, n_words, 512), has the centroids word by word. Distances are small whole numbers, so cells are
+    put in order by counting.
+    """
+    n_chosen = out.shape[1]
+    distances = np.empty(columns.shape[0] * 512, dtype=np.int32)
+    places = np.empty(64 * columns.shape[1] + 2, dtype=np.int64)
+    for query in range(queries.shape[0]):
+        for block in range(columns.shape[0]):
+            n = min(512, n_cells - block * 512)
+            distances_between(queries[query], columns[block], 0, (n + 15) // 16 * 16, distances[block * 512 :])
+        places[:] = 0
+        for cell in range(n_cells):
+            places[distances[cell] + 1] += 1
+        last = 0
+        while places[last + 1] + places[last] < n_chosen:  # the distance of the last cell that is chosen
+            places[last + 1] += places[last]
+            last += 1
+        chosen = out[query]
+        for cell in range(n_cells):
+            distance = distances[cell]
+            if distance <= last:
+                if places[distance] < n_chosen:
+                    chosen[places[distance]] = cell
+                places[distance] += 1
+
+
+@njit(cache=True, nogil=True)
+def in_order_of_cells(cells: Rows, offsets: Rows, n_first: int) -> Rows:
+    """Order the visits of all queries to their cells, (n_queries, n_probes): numbers query * n_probes + probe.
+
+    Queries that visit the same cell do so one after the other. Each query first visits the nearest cells that have
+    `n_first` rows together, before any visits others: the rows that it has found then rule out most of the rest.
+    """
+    n_cells, n_probes = offsets.size - 1, cells.shape[1]
+    turns = np.empty(cells.shape, dtype=np.int64)
+    begins = np.zeros(2 * n_cells + 1, dtype=np.int64)
+    for query in range(cells.shape[0]):
+        n_rows = 0
+        for probe in range(n_probes):
+            cell = cells[query, probe]
+            turn = cell if n_rows < n_first else n_cells + cell
+            n_rows += offsets[cell + 1] - offsets[cell]
+            turns[query, probe] = turn
+            begins[turn + 1] += 1
+    for i in range(2 * n_cells):
         begins[i + 1] += begins[i]
     order = np.empty(cells.size, dtype=np.int64)
     for query in range(cells.shape[0]):
-        for probe in range(cells.shape[1]):
-            cell = cells[query, probe]
-            order[begins[cell]] = query * cells.shape[1] + probe
-            begins[cell] += 1
+        for probe in range(n_probes):
+            turn = turns[query, probe]
+            order[begins[turn]] = query * n_probes + probe
+            begins[turn] += 1
     return order
 
 
 @njit(cache=True, nogil=True)
-def measure(
-    queries: Codes, head: Codes, cells: Rows, offsets: Rows, hidden: Mask, starts: Rows, heads: HeadDistances
-) -> None:
-    """Head distances of the rows in the cells of each query, cell by cell, so that queries share what is in the cache.
+def rows_within(distances: Distances, limit: int, first_row: int, rows: Rows, near: Rows) -> int:
+    """Put the rows whose distance is at most `limit`, and their distances, into `rows` and `near`; return how many.
 
-    The rows of cell `cells[query, probe]` go to `heads` from `starts[query, probe]` on; a hidden one gets the largest
-    uint16.
+    The distances are those of the rows from `first_row` on.
     """
-    n_probes = cells.shape[1]
-    distances = np.empty(512, dtype=np.int32)
-    for number in in_order_of_cells(cells, offsets.size - 1):
-        query, probe = number // n_probes, number % n_probes
-        cell = cells[query, probe]
-        row, stop = offsets[cell], offsets[cell + 1]
-        to = starts[query, probe]
-        while row < stop:
-            block, at = row // 512, row % 512
-            first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
-            distances_between(queries[query], head[block], first, last, distances)
-            n = min(stop, block * 512 + 512) - row
-            part, out = distances[at - first : at - first + n], heads[to : to + n]
-            for i in range(n):
-                out[i] = part[i]
-            if hidden.size > 0:
-                for i in range(n):
-                    if hidden[row + i]:
-                        out[i] = 65535
-            row, to = row + n, to + n
-
-
-@njit(cache=True, nogil=True)
-def gather(
-    heads: HeadDistances, cells: Rows, offsets: Rows, starts: Rows, above: int, limit: int, rows: Rows, distances: Rows
-) -> int:
-    """Gather the rows of one query's cells whose head distance is in (above, limit]; return their number."""
     n = 0
-    for probe in range(cells.size):
-        row, size = offsets[cells[probe]], offsets[cells[probe] + 1] - offsets[cells[probe]]
-        for begin in range(0, size, 32):
-            part = heads[starts[probe] + begin : starts[probe] + min(begin + 32, size)]
-            least = np.uint16(65535)
-            for i in range(part.size):
-                least = min(least, part[i])
-            if least <= limit:
-                for i in range(part.size):
-                    rows[n], distances[n] = row + begin + i, part[i]
-                    n += above < distances[n] <= limit
+    for i in range(distances.size):
+        if distances[i] <= limit:  # seldom
+            rows[n], near[n] = first_row + i, distances[i]
+            n += 1
     return n
 
 
 @njit(cache=True, nogil=True)
-def reach_of(heads: HeadDistances, n_wanted: int, n_values: int) -> int:
-    """Least head distance within which there are `n_wanted` rows, or the largest below that of hidden rows."""
-    counts = np.zeros(n_values, dtype=np.int64)
-    for i in range(heads.size):
-        if heads[i] < n_values:
-            counts[heads[i]] += 1
-    total = 0
-    for value in range(n_values):
-        total += counts[value]
-        if total >= n_wanted:
-            return value
-    return n_values - 1
+def keep_within(keys: Keys, n: int, bound: int) -> int:
+    """Move the keys of the first `n` whose distance is at most `bound` to the front; return how many they are."""
+    n_left = 0
+    for i in range(n):
+        keys[n_left] = keys[i]
+        n_left += int(np.int64(keys[i] >> np.uint64(32)) <= bound)
+    return n_left
+
+
+@njit(cache=True, nogil=True)
+def append_nearer(
+    rows: Rows, near: Rows, n: int, hidden: Mask, ranks: Ranks, k: int, shift: int, tally: Distances, state: Rows,
+    keys: Keys,
+) -> None:  # fmt: skip
+    """Append the keys of rows that are not hidden and within the bound, and lower the bound to the k-th distance.
+
+    `tally` has the number of keys at each distance, of which `shift` bits are left out; `state` has the number of keys,
+    the place of the bound in the tally, and the number of keys within it. `keys` has room for more than `k`.
+    """
+    count, last, n_within = state[0], state[1], state[2]
+    for i in range(n):
+        distance = near[i]
+        place = distance >> shift
+        if place <= last and (hidden.size == 0 or not hidden[rows[i]]):
+            if count == keys.size:
+                count = keep_within(keys, count, ((last + 1) << shift) - 1)
+                if count == keys.size:  # many at the k-th distance
+                    keep_smallest(keys, count, k)
+                    count = k
+            rank = np.uint64(ranks[rows[i]] if ranks.size > 0 else rows[i])
+            keys[count] = (np.uint64(distance) << np.uint64(32)) | rank
+            count += 1
+            tally[place] += 1
+            n_within += 1
+            while n_within - tally[last] >= k:
+                n_within -= tally[last]
+                last -= 1
+    state[0], state[1], state[2] = count, last, n_within
+
+
+@njit(cache=True, nogil=True)
+def stand_up(tail: Codes, row: int, n: int, columns: Codes, at: int) -> None:
+    """Bring the tails of `n` rows from `row` on into columns, (n_tail, any), from place `at` on."""
+    n_tail = tail.shape[1]
+    for begin in range(0, n_tail, 8):  # few lines of memory are written to at a time
+        for i in range(n):
+            for w in range(begin, min(begin + 8, n_tail)):
+                columns[w, at + i] = tail[row + i, w]
+
+
+@njit(cache=True, nogil=True)
+def add_columns(
+    query_tail: Codes, columns: Codes, first: int, last: int, stage_ends: Keys, limits: Rows, more: Distances,
+    distances: Distances,
+) -> None:  # fmt: skip
+    """Add the tails of rows [first, last) to their distances, stage by stage, as `add_tails` does.
+
+    A row that exceeds a limit is put so far away that it exceeds all others. `limits` has that of the head as well.
+    """
+    begin, n = 0, last - first
+    for stage in range(stage_ends.size):
+        end, limit = int(stage_ends[stage]), limits[stage]
+        distances_between(query_tail[begin:end], columns[begin:end], first, last, more)
+        for i in range(n):
+            distances[i] = distances[i] + more[i] if distances[i] <= limit else np.int32(1 << 30)
+        begin = end
 
 
 @njit(cache=True, nogil=True)
 def nearest(
-    query_tails: Codes, tail: Codes, heads: HeadDistances, cells: Rows, offsets: Rows, starts: Rows, ranks: Ranks,
-    n_head_bits: int, n_bits: int, stage_ends: Keys, prefix_bits: Rows, z: float, keys: Keys,
+    queries: Codes, query_tails: Codes, head: Codes, tail: Codes, cells: Rows, offsets: Rows, hidden: Mask,
+    ranks: Ranks, n_bits: int, stage_ends: Keys, prefix_bits: Rows, z: float, keys: Keys,
 ) -> int:  # fmt: skip
     """Find, for each query, the keys of its nearest rows in its cells, ascending, into `keys`; return rows measured.
 
-    `starts` has a column more than `cells`, where the rows of a query end. The cascade as in `hamming.py`: the rows
-    nearest over their heads give a bound on the k-th distance, and it a limit for the heads of all others.
+    The cascade as in `hamming.py`: what a query has found so far gives a bound on the k-th distance, and it a limit for
+    the heads of the rows to come. Rows over the limit are left there and then, so nothing is kept of them. Where heads
+    rule out few rows, and several queries visit a cell, its tails are brought into the layout of the head for them.
     """
-    k = keys.shape[1]
-    nothing_hidden = np.zeros(0, dtype=np.bool_)
-    limits = np.empty(prefix_bits.size, dtype=np.int64)
-    n_measured = 0
-    for query in range(cells.shape[0]):
-        begin, end = starts[query, 0], starts[query, -1]
-        rows, distances = np.empty(end - begin + 1, dtype=np.int64), np.empty(end - begin + 1, dtype=np.int64)
-        found = np.empty(end - begin + 1, dtype=np.uint64)
-        has_tail = tail.shape[1] > 0
-        reach = reach_of(heads[begin:end], 2 * k + 32 if has_tail else k, n_head_bits + 1)
-        n = gather(heads, cells[query], offsets, starts[query], -1, reach, rows, distances)
-        count = 0
-        if has_tail:
-            n_measured += n
-            limits[:] = n_bits
-            n = add_tails(query_tails[query], tail, rows, distances, n, stage_ends, limits[1:])
-            count = append_keys(rows, distances, n, nothing_hidden, ranks, found, count)
-            if count >= k:
-                bound = np.int64(keep_smallest(found, count, k) >> np.uint64(32))
-                count = k
-                prefix_limits(bound, n_bits, prefix_bits, z, limits)
-                n = 0
-                if limits[0] > reach:
-                    n = gather(heads, cells[query], offsets, starts[query], reach, limits[0], rows, distances)
-                    n_measured += n
-                    n = add_tails(query_tails[query], tail, rows, distances, n, stage_ends, limits[1:])
-                count = append_keys(rows, distances, n, nothing_hidden, ranks, found, count)
-        else:
-            count = append_keys(rows, distances, n, nothing_hidden, ranks, found, count)
-        put_ascending(found, count, keys[query])
+    n_queries, k = keys.shape
+    n_probes, n_tail = cells.shape[1], tail.shape[1]
+    shift = 0
+    while n_bits >> shift >= 4096:
+        shift += 1
+    found = np.empty((n_queries, 2 * k + 64), dtype=np.uint64)
+    tallies = np.zeros((n_queries, (n_bits >> shift) + 1), dtype=np.int32)
+    states = np.zeros((n_queries, 3), dtype=np.int64)
+    states[:, 1] = n_bits >> shift
+    limits = np.full((n_queries, prefix_bits.size), n_bits, dtype=np.int64)
+    distances, more = np.empty(512, dtype=np.int32), np.empty(512, dtype=np.int32)
+    rows, near = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
+    columns = np.zeros((n_tail, 528), dtype=np.uint64)  # a step of 4 KiB would have all words share a few cache lines
+    n_measured, begin = 0, 0
+    order = in_order_of_cells(cells, offsets, 2 * k)
+    flat = cells.ravel()
+    while begin < order.size:
+        cell, end = flat[order[begin]], begin + 1
+        while end < order.size and flat[order[end]] == cell:
+            end += 1
+        row, stop = offsets[cell], offsets[cell + 1]
+        while row < stop:
+            block, at = row // 512, row % 512
+            first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
+            n = min(stop, block * 512 + 512) - row
+            part = distances[at - first : at - first + n]
+            stands = False
+            for visit in range(begin, end):
+                query = order[visit] // n_probes
+                limit, bound = limits[query], states[query, 1]
+                distances_between(queries[query], head[block], first, last, distances)
+                n_near = rows_within(part, limit[0], row, rows, near)
+                if n_tail > 0:
+                    n_measured += n_near
+                    if 4 * n_near > n and end - begin >= 4:
+                        if not stands:
+                            stand_up(tail, row, n, columns, at)
+                            stands = True
+                        add_columns(query_tails[query], columns, first, last, stage_ends, limit, more, distances)
+                        n_near = rows_within(part, limit[limit.size - 1], row, rows, near)
+                    else:
+                        n_near = add_tails(query_tails[query], tail, rows, near, n_near, stage_ends, limit[1:])
+                append_nearer(rows, near, n_near, hidden, ranks, k, shift, tallies[query], states[query], found[query])
+                if states[query, 1] < bound:
+                    bound = min(n_bits, ((states[query, 1] + 1) << shift) - 1)
+                    prefix_limits(bound, n_bits, prefix_bits, z, limit)
+            row += n
+        begin = end
+    for query in range(n_queries):
+        n = keep_within(found[query], states[query, 0], ((states[query, 1] + 1) << shift) - 1)
+        put_ascending(found[query], n, keys[query])
     return n_measured
