@@ -26,7 +26,7 @@ dl { display: grid; grid-template-columns: max-content auto; gap: .1rem 1rem; } 
 def html(rows: Sequence[Row], pictures: Mapping[str, Path], levels: Sequence[float]) -> str:
     """Return the page; pictures are SVG files by what they show."""
     machine = next((row for row in rows if row["table"] == "machine"), {})
-    body = ["<h1>cbeindex: recall and speed</h1>", _facts(machine)]
+    body = [facts(machine)]
     for part in curves.parts(rows):
         body.append(f"<h2>{escape(str(part))}</h2>")
         for row in (row for row in rows if row["table"] == "set" and (row["data"], row["bits"]) == part[:2]):
@@ -42,32 +42,36 @@ def html(rows: Sequence[Row], pictures: Mapping[str, Path], levels: Sequence[flo
             if not some:
                 continue
             body.append(f"<h3>{escape(counted[0].upper() + counted[1:])}</h3>")
-            body.append(_table(curves.verdict_table(some, levels), set()))
-            body.append(_picture(pictures, f"{part}, {counted}"))
+            body.append(table(curves.verdict_table(some, levels), set()))
+            body.append(picture(pictures, f"{part}, {counted}"))
             body.append(f"<p>QPS: queries per second, encoding included; {escape(curves.READING)}.</p>")
-            body.append(_table(curves.comparison_table(some, levels), ours))
+            body.append(table(curves.comparison_table(some, levels), ours))
             for level in levels:
                 lines = curves.time_table(some, level)
                 if len(lines) > 1:
                     body.append(f"<p>Microseconds a query at recall {level:g}:</p>")
-                    body.append(_table(lines, ours))
-        body.append(_picture(pictures, f"{part}, recall 10@R from codes alone"))
+                    body.append(table(lines, ours))
+        body.append(picture(pictures, f"{part}, recall 10@R from codes alone"))
         body.append("<h3>Contenders</h3>")
-        body.append(_table(curves.contender_table(curves.rows_of(rows, "contender", part)), ours))
+        body.append(table(curves.contender_table(curves.rows_of(rows, "contender", part)), ours))
     others = [title for title in pictures if title.startswith("Encoding")]
     if others:
         body.append("<h2>Encoding</h2>")
-        body += [_picture(pictures, title) for title in others]
+        body += [picture(pictures, title) for title in others]
+    return document("cbeindex: recall and speed", body)
+
+
+def document(title: str, body: Sequence[str]) -> str:
+    """Return a whole page of the parts of its body."""
     return (
         '<!DOCTYPE html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f"<title>cbeindex: recall and speed</title><style>{_STYLE}</style></head>\n<body>\n"
-        + "\n".join(body)
-        + "\n</body></html>\n"
+        f"<title>{escape(title)}</title><style>{_STYLE}</style></head>\n<body>\n"
+        f"<h1>{escape(title)}</h1>\n" + "\n".join(body) + "\n</body></html>\n"
     )
 
 
-def _facts(machine: Row) -> str:
+def facts(machine: Row) -> str:
     """List the machine, the versions and the command."""
     lines = [
         f"<dt>{escape(name)}</dt><dd>{f'<code>{text}</code>' if name == 'command' else text}</dd>"
@@ -77,7 +81,7 @@ def _facts(machine: Row) -> str:
     return f"<dl>{''.join(lines)}</dl>"
 
 
-def _picture(pictures: Mapping[str, Path], title: str) -> str:
+def picture(pictures: Mapping[str, Path], title: str) -> str:
     """Return a picture with its data in it; nothing if there is none."""
     if title not in pictures:
         return ""
@@ -85,7 +89,7 @@ def _picture(pictures: Mapping[str, Path], title: str) -> str:
     return f'<figure><img alt="{escape(title)}" src="data:image/svg+xml;base64,{data}"></figure>'
 
 
-def _table(lines: list[list[str]], ours: set[str]) -> str:
+def table(lines: list[list[str]], ours: set[str]) -> str:
     """Return lines of cells as a table, the first of them as its head."""
     words = curves.is_text(lines)
     made = []

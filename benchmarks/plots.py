@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import sys
 from collections.abc import Iterable, Sequence
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -31,14 +33,28 @@ _STYLE = {
 }
 
 
-def draw(rows: list[Row], folder: Path, levels: Sequence[float]) -> dict[str, Path] | None:
-    """Draw all plots as SVG and PNG; return what they show and their SVG files. None without matplotlib."""
-    if importlib.util.find_spec("matplotlib") is None:
-        return None
+def can_draw() -> bool:
+    """Tell whether matplotlib is there; say so if it is not."""
+    found = importlib.util.find_spec("matplotlib") is not None
+    if not found:
+        print("no plots: they need matplotlib", file=sys.stderr)
+    return found
+
+
+def style() -> AbstractContextManager[None]:
+    """Let figures look like ours while they are drawn."""
     import matplotlib
 
+    context: AbstractContextManager[None] = matplotlib.rc_context(_STYLE)
+    return context
+
+
+def draw(rows: list[Row], folder: Path, levels: Sequence[float]) -> dict[str, Path] | None:
+    """Draw all plots as SVG and PNG; return what they show and their SVG files. None without matplotlib."""
+    if not can_draw():
+        return None
     made: dict[str, Path] = {}
-    with matplotlib.rc_context(_STYLE):
+    with style():
         for part in curves.parts(rows):
             points = curves.rows_of(rows, "point", part)
             name = f"{part.data}-{part.bits}-{part.threads}"
@@ -60,26 +76,26 @@ def draw(rows: list[Row], folder: Path, levels: Sequence[float]) -> dict[str, Pa
 
 def speed(points: list[Row], title: str, levels: Sequence[float]) -> Any:
     """Recall against queries per second; only points that no other of the same contender beats in both."""
-    figure, axes = _figure(title, (9, 5.2))
+    figure, axes = canvas(title, (9, 5.2))
     lowest = max(0.0, min(0.8, min(levels) - 0.1))
     drawn = [p for p in points if curves.recall_of(p) >= lowest] or points
     for name, own, look in _looks(drawn):
         best = curves.frontier(own)
         axes.plot([_stretched(curves.recall_of(p)) for p in best], [p["qps"] for p in best], label=name, **look)
     first, last = _recall_axis(axes, "x", [curves.recall_of(p) for p in drawn])
-    _log_axis(axes)
+    log_axis(axes)
     axes.set_xlabel("recall (scale widens towards 1); better to the right")
     axes.set_ylabel("queries per second, encoding included; better above")
     for level in levels:
         if first <= level <= last:
             axes.axvline(_stretched(level), color="#BBBBBB", linewidth=1, zorder=0)
-    _legend(axes)
+    legend(axes)
     return figure
 
 
 def recall_at(points: list[Row], title: str) -> Any:
     """Recall of the first R answers, at the setting of each contender that finds most."""
-    figure, axes = _figure(title, (9, 5.2))
+    figure, axes = canvas(title, (9, 5.2))
     for name, own, look in _looks(points):
         recall = max(own, key=lambda p: (curves.recall_of(p), p["qps"]))["recall"]
         label = f"{name} ({recall[-1]:.3f})"
@@ -89,13 +105,13 @@ def recall_at(points: list[Row], title: str) -> Any:
     axes.set_ylabel("recall 10@R (scale widens towards 1)")
     axes.set_xlim(0, max(len(point["recall"]) for point in points) + 1)
     _recall_axis(axes, "y", [0.0, *(curves.recall_of(point) for point in points)])
-    _legend(axes)
+    legend(axes)
     return figure
 
 
 def encoding(rows: list[Row], title: str) -> Any:
     """Microseconds a vector against the dimension."""
-    figure, axes = _figure(title, (9, 4.6))
+    figure, axes = canvas(title, (9, 4.6))
     series = {
         "us/vector": ("cbeindex: FFT", "ours", "-"),
         "hadamard": ("faiss HadamardRotation", "binary", DASHES[1]),
@@ -108,13 +124,13 @@ def encoding(rows: list[Row], title: str) -> Any:
             look = {"color": COLOURS[group], "marker": MARKERS[i], "linestyle": dash, "zorder": 3 if i else 4}
             axes.plot(*zip(*some, strict=True), label=label, linewidth=1.6 if i else 2.8, **look)
     axes.set_xscale("log", base=2)
-    _log_axis(axes)
+    log_axis(axes)
     dims = sorted({row["d"] for row in rows})
     axes.set_xticks(dims, [f"{dim:,}" for dim in dims])
     axes.xaxis.minorticks_off()
     axes.set_xlabel("d: dimensions, and bits")
     axes.set_ylabel("microseconds a vector; better below")
-    _legend(axes)
+    legend(axes)
     return figure
 
 
@@ -126,7 +142,7 @@ def save(figure: Any, stem: Path) -> Path:
     return Path(f"{stem}.svg")
 
 
-def _figure(title: str, size: tuple[float, float]) -> tuple[Any, Any]:
+def canvas(title: str, size: tuple[float, float]) -> tuple[Any, Any]:
     """Make a figure that no window knows of."""
     from matplotlib.figure import Figure
 
@@ -158,7 +174,7 @@ def _looks(points: Iterable[Row]) -> list[tuple[str, list[Row], dict[str, Any]]]
     return looks
 
 
-def _legend(axes: Any) -> None:
+def legend(axes: Any) -> None:
     """Put the legend beside the plot."""
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False, handlelength=3.2)
 
@@ -178,7 +194,7 @@ def _recall_axis(axes: Any, axis: str, recalls: list[float]) -> tuple[float, flo
     return first, last
 
 
-def _log_axis(axes: Any) -> None:
+def log_axis(axes: Any) -> None:
     """Make the vertical axis logarithmic, with numbers that are read at a glance."""
     from matplotlib.ticker import FuncFormatter, LogLocator, NullFormatter
 

@@ -300,8 +300,6 @@ def print_part(part: curves.Part, rows: list[dict[str, Any]], levels: list[float
 def write_report(folder: Path, rows: list[dict[str, Any]], levels: list[float]) -> None:
     """Draw the plots and write the page."""
     pictures = plots.draw(rows, folder, levels)
-    if pictures is None:
-        print("no plots: they need matplotlib", file=sys.stderr)
     target = folder / "index.html"
     target.write_text(page.html(rows, pictures or {}, levels), encoding="utf-8")
     print(f"\nreport: {os.path.relpath(target)}", flush=True)

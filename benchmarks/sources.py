@@ -81,7 +81,7 @@ def open_set(
     if metric is not None and metric != data.metric:
         if metric != "cosine":
             raise ValueError(f"{name} is a set for {data.metric}, not for {metric}")
-        data = replace(data, base=_unit(data.base), queries=_unit(data.queries), truth=None, metric=metric)
+        data = replace(data, base=unit(data.base), queries=unit(data.queries), truth=None, metric=metric)
     if n_rows is not None and n_rows < data.base.shape[0]:
         data = replace(data, base=data.base[:n_rows], truth=None)
     n_queries = min(n_queries, data.queries.shape[0])
@@ -101,14 +101,14 @@ def synthetic(
     rng = np.random.default_rng(seed)
     n_all = n + n_queries
     n_groups = [max(1, n_all // 16**level) for level in range(len(angles) - 1, 0, -1)]
-    points = _unit(rng.standard_normal((1, dim), dtype=np.float32))
+    points = unit(rng.standard_normal((1, dim), dtype=np.float32))
     for count, angle in zip([*n_groups, n_all], angles, strict=True):
         around = points[rng.integers(len(points), size=count)]
         away = rng.standard_normal((count, dim), dtype=np.float32)
-        away = _unit(away - (away * around).sum(axis=1, keepdims=True) * around)
+        away = unit(away - (away * around).sum(axis=1, keepdims=True) * around)
         spread = np.radians(angle * rng.uniform(0.5, 1.5, (count, 1))).astype(np.float32)
         points = np.cos(spread) * around + np.sin(spread) * away
-    points = _unit(points)
+    points = unit(points)
     return Dataset("synthetic", points[n_queries:], points[:n_queries])
 
 
@@ -134,7 +134,7 @@ def docstrings(n: int, *, tell: Callable[[str], object] = lambda text: None) -> 
         rows = sparse.csr_array(rows @ sparse.diags_array(example.weigh(rows)), dtype=np.float32)
         rows = rows[np.flatnonzero(np.diff(rows.indptr))]
         truth.write_cached(path, lambda file: sparse.save_npz(file, rows))
-    return _held_out("docstrings", _unit(sparse.csr_array(rows)))
+    return _held_out("docstrings", unit(sparse.csr_array(rows)))
 
 
 def wordllama() -> Dataset:
@@ -149,7 +149,7 @@ def wordllama() -> Dataset:
         (tensor,) = (value for key, value in json.loads(file.read(n_bytes)).items() if key != "__metadata__")
     dtype = {"F16": "<f2", "F32": "<f4"}[tensor["dtype"]]
     values = np.memmap(path, dtype, "r", 8 + n_bytes + tensor["data_offsets"][0], tuple(tensor["shape"]))
-    return _held_out("wordllama", _unit(np.asarray(values, dtype=np.float32)))
+    return _held_out("wordllama", unit(np.asarray(values, dtype=np.float32)))
 
 
 def read(path: str, metric: str | None = None) -> Dataset:
@@ -274,10 +274,10 @@ def _held_out(name: str, rows: Any, metric: str = "cosine") -> Dataset:
 def _directions(rows: Any) -> Any:
     """Rows of norm 1, without rows of zeros, which have no direction."""
     is_zero = truth.squared_norms(rows) == 0
-    return _unit(rows[~is_zero] if is_zero.any() else rows)
+    return unit(rows[~is_zero] if is_zero.any() else rows)
 
 
-def _unit(rows: Any) -> Any:
+def unit(rows: Any) -> Any:
     """Rows of norm 1, dense or sparse; zero rows stay."""
     norms = np.sqrt(truth.squared_norms(rows))
     if not hasattr(rows, "toarray"):

@@ -1,0 +1,130 @@
+"""Vectors for the paper's experiments: labelled, with training rows, in full length and in fewer dimensions."""
+
+from __future__ import annotations
+
+import gzip
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from benchmarks import datasets, sources, truth
+from benchmarks.datasets import Dataset
+
+# As in the paper.
+N_TRAIN, N_QUERIES, LOW_DIM = 10_000, 500, 2_048
+# Rows of a set that are searched; all that `fashion-vlad-25600` has.
+N_ROWS = 20_000
+# A quick run takes so few.
+QUICK_TRAIN, QUICK_QUERIES, QUICK_ROWS, QUICK_DIM, QUICK_LOW_DIM = 1_000, 100, 2_000, 2_048, 256
+
+
+@dataclass
+class Material:
+    """A set as the experiments need it.
+
+    Attributes
+    ----------
+    data : Dataset
+        With true neighbours.
+    labels, query_labels : int arrays, or None
+        Classes of rows and queries.
+    train_rows : int array
+        Rows that encoders are trained on, ascending.
+    """
+
+    data: Dataset
+    labels: NDArray[np.int64] | None
+    query_labels: NDArray[np.int64] | None
+    train_rows: NDArray[np.int64]
+
+    @property
+    def train(self) -> Any:
+        """The vectors that encoders are trained on."""
+        return self.data.base[self.train_rows]
+
+
+def long_sets() -> list[str]:
+    """Name the sets of long vectors: real ones where they are there."""
+    real = [name for name in ("fashion-vlad-25600", "debian-desc-25600") if name in datasets.available()]
+    return real or ["docstrings"]
+
+
+def short_sets() -> list[str]:
+    """Name the sets for few dimensions: with pixels, which are not negative, as one of the methods asks for."""
+    return [*long_sets(), *(name for name in ("fashion-mnist-784",) if name in datasets.available())]
+
+
+def labelled_sets() -> list[str]:
+    """Name the sets of long vectors that have labels: made-up ones where the real ones are not there."""
+    return [name for name in long_sets() if name != "docstrings"] or ["clusters"]
+
+
+@cache
+def material(name: str, quick: bool, dim: int | None = None) -> Material:
+    """Open a set, cut to the size of a run and to at most `dim` dimensions."""
+    n_rows, n_queries, n_train = (QUICK_ROWS, QUICK_QUERIES, QUICK_TRAIN) if quick else (N_ROWS, N_QUERIES, N_TRAIN)
+    opened, labels, query_labels = _opened(name)
+    base, queries = opened.base[:n_rows], opened.queries[:n_queries]
+    dim = min(opened.dim, dim or opened.dim, QUICK_DIM if quick else opened.dim)
+    if dim < opened.dim:
+        shorten = _shortener(opened.dim, dim, is_sparse=hasattr(base, "toarray"))
+        base, queries = sources.unit(shorten(base)), sources.unit(shorten(queries))
+    n = base.shape[0]
+    return Material(
+        truth.with_truth(Dataset(name, base, queries)),
+        None if labels is None else labels[:n],
+        None if query_labels is None else query_labels[:n_queries],
+        np.sort(np.random.default_rng(0).permutation(n)[:n_train]),
+    )
+
+
+def dim_of(name: str, quick: bool) -> int:
+    """Dimensions of a set in a run."""
+    return material(name, quick).data.dim
+
+
+@cache
+def _opened(name: str) -> tuple[Dataset, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """Open a set with its labels."""
+    if name == "clusters":
+        return _clusters()
+    if name == "docstrings":
+        return sources.docstrings(N_ROWS), None, None
+    opened = datasets.load(name)
+    if name.startswith("fashion"):
+        with np.load(datasets.SHARED / "fashion-mnist-784.npz") as arrays:
+            return opened, arrays["base_labels"].astype(np.int64), arrays["query_labels"].astype(np.int64)
+    with gzip.open(datasets.SHARED / f"{name}.names.txt.gz", "rt") as lines:
+        sections = [line.rstrip("\n").split("\t")[2] for line in lines]
+    numbers = np.unique(sections, return_inverse=True)[1]
+    return opened, numbers[: opened.base.shape[0]], numbers[opened.base.shape[0] :]
+
+
+def _clusters() -> tuple[Dataset, NDArray[np.int64], NDArray[np.int64]]:
+    """Make ten overlapping classes: points of 32 dimensions, bent into 4,096."""
+    rng = np.random.default_rng(0)
+    labels = rng.integers(10, size=N_ROWS + N_QUERIES)
+    points = rng.standard_normal((10, 32))[labels] + 1.5 * rng.standard_normal((len(labels), 32))
+    rows = sources.unit(np.tanh(points @ rng.standard_normal((32, 4_096)) / 4).astype(np.float32))
+    return Dataset("clusters", rows[:N_ROWS], rows[N_ROWS:]), labels[:N_ROWS], labels[N_ROWS:]
+
+
+def _shortener(dim: int, n_columns: int, *, is_sparse: bool) -> Callable[[Any], Any]:
+    """Return a function that takes `n_columns` columns at random.
+
+    Sparse rows would keep two or three values: their columns are added up instead, with random signs, into so many,
+    which is feature hashing into fewer bins.
+    """
+    rng = np.random.default_rng(0)
+    if not is_sparse:
+        columns = np.sort(rng.choice(dim, n_columns, replace=False))
+        return lambda rows: np.ascontiguousarray(rows[:, columns])
+    from scipy import sparse
+
+    signs = rng.choice(np.array([-1, 1], dtype=np.float32), dim)
+    folding = sparse.csr_array((signs, (np.arange(dim), rng.integers(n_columns, size=dim))), shape=(dim, n_columns))
+    return lambda rows: sparse.csr_array(rows @ folding)

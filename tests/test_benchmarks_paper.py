@@ -1,0 +1,195 @@
+"""The paper's experiments: their parts against what is known, kept results, and a tiny run of each."""
+
+import json
+
+import numpy as np
+import pytest
+from scipy import sparse
+
+from benchmarks import datasets, paper, truth
+from benchmarks.paper import data, retrieval, supervised, timing, variance
+from benchmarks.paper.results import OURS, Results, Section
+
+
+@pytest.fixture
+def tiny(monkeypatch, tmp_path):
+    """Small made-up sets in the place of the real ones, and few samples."""
+    rng = np.random.default_rng(0)
+
+    def opened(name):
+        labels = rng.integers(3, size=140)
+        rows = rng.standard_normal((3, 64))[labels] + rng.standard_normal((140, 64))
+        rows = np.abs(rows) if name == "pixels" else rows
+        rows = (rows / np.linalg.norm(rows, axis=1, keepdims=True)).astype(np.float32)
+        return datasets.Dataset(name, rows[:120], rows[120:]), labels[:120], labels[120:]
+
+    monkeypatch.setattr(data, "_opened", opened)
+    monkeypatch.setattr(data, "long_sets", lambda: ["long"])
+    monkeypatch.setattr(data, "short_sets", lambda: ["long", "pixels"])
+    monkeypatch.setattr(data, "labelled_sets", lambda: ["long"])
+    monkeypatch.setattr(data, "QUICK_LOW_DIM", 32)
+    monkeypatch.setattr(data, "QUICK_TRAIN", 80)
+    monkeypatch.setattr(retrieval, "bits_in_time", lambda dim: {"LSH": 8, "Bilinear-rand": dim})
+    monkeypatch.setattr(truth, "CACHE", tmp_path / "cache")
+    for cached in (data.material, retrieval._codes):
+        cached.cache_clear()
+    yield tmp_path / "report"
+    for cached in (data.material, retrieval._codes):
+        cached.cache_clear()
+
+
+def test_results_are_kept(tmp_path):
+    path, asked = tmp_path / "results.jsonl", []
+
+    def compute(value):
+        asked.append(value)
+        return [value, None]
+
+    for _ in range(2):
+        results = Results(path, lambda text: None)
+        assert results.get("one", compute, 1) == [1, None]
+        assert results.get("two", compute, 2) == [2, None]
+    assert asked == [1, 2]
+    path.write_text(path.read_text()[:-5])  # killed within the last line
+    assert Results(path, lambda text: None).get("one", compute, 3) == [1, None]
+    for value in (4, 5):
+        assert Results(path, lambda text: None).get("two", compute, value) == [4, None]
+
+
+def test_a_section_tells_what_the_paper_says(tmp_path):
+    made = Section("Title", "is <so>", ["came out & so"], {"Numbers": [["a", "b"], ["x", "1"]]})
+    page = made.html(tmp_path, "part", with_plots=False)
+    assert "is &lt;so&gt;" in page
+    assert "came out &amp; so" in page
+    assert "is <so>" in made.text()
+
+
+def test_pairs_have_their_angles():
+    angles = np.array([np.pi / 12, np.pi / 3, np.pi / 2])
+    left, right = variance.pairs(np.random.default_rng(0), angles)
+    np.testing.assert_allclose((left * right).sum(axis=1), np.cos(angles), atol=1e-6)
+    np.testing.assert_allclose(np.linalg.norm(right, axis=1), 1, atol=1e-6)
+
+
+def test_the_variance_of_independent_bits_is_that_of_the_formula():
+    """Each value is a mean of 400 squares; of nearly normal numbers those have a relative error of sqrt(2 / 400)."""
+    lengths = [2**i for i in range(1, variance.DIM.bit_length())]
+    ratios = np.array(variance.spread("LSH", 100)) / variance.formula(lengths)
+    assert np.abs(ratios - 1).max() < 6 * np.sqrt(2 / 400)
+    assert np.abs(ratios - 1).mean() < 0.1
+
+
+@pytest.mark.parametrize("dim", [64, 1_000])
+def test_all_methods_are_timed_alike(dim):
+    for method in timing.METHODS:
+        encoder = timing.make(method, dim)
+        assert encoder.n_bits == dim
+        timing.Timed(method, dim).encode()
+
+
+def test_what_the_memory_has_no_room_for_is_left_out(monkeypatch):
+    monkeypatch.setattr(timing, "memory", lambda: 10**6)
+    assert timing.allowed(2**10) == "bilinear and circulant"
+    times = timing.measure(2**10, quick=True)
+    assert times["full"] is None
+    assert times["circulant"] > 0
+
+
+def test_sparse_rows_are_folded_and_dense_ones_cut():
+    rng = np.random.default_rng(0)
+    dense = rng.standard_normal((5, 100)).astype(np.float32)
+    cut = data._shortener(100, 20, is_sparse=False)(dense)
+    assert cut.shape == (5, 20)
+    assert np.isin(cut, dense).all()
+    rows = sparse.csr_array(dense)
+    folded = data._shortener(100, 20, is_sparse=True)(rows)
+    assert folded.shape == (5, 20)
+    single = sparse.csr_array(np.eye(100, dtype=np.float32))
+    assert (np.abs(data._shortener(100, 20, is_sparse=True)(single)).sum(axis=1) == 1).all()
+
+
+def test_auc_counts_pairs():
+    positive, negative = np.array([1, 3, 3]), np.array([2, 3, 5, 9])
+    pairs = [(p < n) + (p == n) / 2 for p in positive for n in negative]
+    assert supervised.auc(positive, negative) == pytest.approx(np.mean(pairs))
+
+
+def test_pairs_are_of_the_same_class_or_not():
+    labels = np.random.default_rng(0).integers(4, size=50)
+    similar, dissimilar = supervised.draw_pairs(labels, 30)
+    assert similar.shape == dissimilar.shape == (30, 2)
+    assert (labels[similar[:, 0]] == labels[similar[:, 1]]).all()
+    assert (labels[dissimilar[:, 0]] != labels[dissimilar[:, 1]]).all()
+    assert (similar[:, 0] != similar[:, 1]).all()
+
+
+def test_the_svm_minimises_its_loss():
+    """Against the slope of the loss by differences: it is 0 at the minimum."""
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((60, 5)).astype(np.float32)
+    labels = (rows[:, 0] + 0.5 * rng.standard_normal(60) > 0).astype(np.int64)
+    weights = supervised.fit_svm(rows, labels, 1.0).astype(np.float64)
+
+    def loss(weights):
+        wanted = np.where(labels[:, np.newaxis] == np.arange(2), 1, -1)
+        hinge = np.maximum(1 - wanted * (rows @ weights[:, :-1].T + weights[:, -1]), 0)
+        return (weights[:, :-1] ** 2).sum() / 2 + 100 / 60 * (hinge**2).sum()
+
+    least = loss(weights)
+    for _ in range(50):
+        away = 1e-2 * rng.standard_normal(weights.shape)
+        assert loss(weights + away) > least - 1e-4 * least  # float32 sums of the training
+    assert least < loss(np.zeros_like(weights))
+
+
+def test_classes_that_are_apart_are_told_apart():
+    rng = np.random.default_rng(0)
+    labels = rng.integers(3, size=200)
+    rows = (4 * np.eye(8)[labels] + rng.standard_normal((200, 8))).astype(np.float32)
+    assert supervised.classify(rows[:150], labels[:150], rows[150:], labels[150:]) > 0.9
+
+
+def test_shorter_codes_are_prefixes(tiny):
+    results = Results(tiny.parent / "results.jsonl", lambda text: None)
+    material = data.material("long", True)
+    for method in retrieval.PREFIXES:
+        whole = retrieval.METHODS[method](64, 64).fit(material.train).encode(material.data.base)
+        short = retrieval.METHODS[method](64, 16).fit(material.train).encode(material.data.base)
+        np.testing.assert_array_equal(whole[:, :2], short)
+    assert retrieval.curve(results, "long", "LSH", 64, True)[-1] > retrieval.curve(results, "long", "LSH", 8, True)[-1]
+
+
+def test_bits_in_time_follow_the_times(monkeypatch):
+    class Fake:
+        def __init__(self, factory, arguments):
+            self.method, self.n_bits = arguments["method"], arguments["n_bits"]
+
+        def timed(self, method):
+            return {"CBE-rand": 1.0, "LSH": self.n_bits / 200, "Bilinear-rand": self.n_bits / 5_000}[self.method], None
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *_):
+            pass
+
+    monkeypatch.setattr(retrieval, "Contender", Fake)
+    assert retrieval.bits_in_time(1_024) == {"LSH": 200, "Bilinear-rand": 1_024}
+
+
+@pytest.mark.parametrize("part", paper.PARTS)
+def test_each_part_runs_alone(part, tiny, capsys, monkeypatch):
+    monkeypatch.setattr(variance, "METHODS", ("CBE-rand", OURS))
+    monkeypatch.setattr(timing, "QUICK_DIMS", (2**8, 2**9))
+    paper.main(["--quick", "--parts", part, "--output", str(tiny)])
+    shown = capsys.readouterr().out
+    assert "The paper:" in shown
+    assert "Here:" in shown
+    page = (tiny / "index.html").read_text()
+    assert page.count("<h2>") == 1
+    assert "<table>" in page
+    kept = [json.loads(line) for line in (tiny / "results.jsonl").read_text().splitlines()]
+    assert kept
+    before = (tiny / "results.jsonl").read_text()
+    paper.main(["--quick", "--parts", part, "--output", str(tiny)])
+    assert (tiny / "results.jsonl").read_text() == before
