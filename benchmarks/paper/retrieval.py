@@ -117,10 +117,10 @@ def lambdas(results: Results, quick: bool) -> Section:
                 for lam, values in found.items()
                 if values is not None
             ]
-            table = np.array(list(found.values()))
+            spread = 100 * np.ptp(np.array(list(found.values())), axis=0)
             made.found.append(
-                f"{name}, {n_bits:,} bits: recall 10@1 to 10@{DEPTH} differs by at most "
-                f"{100 * np.ptp(table, axis=0).max():.1f} points between them."
+                f"{name}, {n_bits:,} bits: recall 10@R differs by {spread.mean():.1f} points between them on average "
+                f"over R, and by {spread.max():.1f} at most."
             )
         made.tables[f"{name}: recall"] = lines
     return made

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import os
 from typing import Any
 
 import numpy as np
 
 from benchmarks import plots
+from benchmarks.contenders.sizes import memory
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.paper.results import Results, Section, number
 from cbeindex import CirculantEncoder
@@ -118,11 +118,6 @@ def measure(dim: int, quick: bool) -> dict[str, float | None]:
 def needed(method: str, dim: int) -> int:
     """Bytes that a method needs at about this dimension."""
     return _BYTES_OF_ENTRY * dim**2 if method == "full" else _BYTES[method] * dim
-
-
-def memory() -> int:
-    """Bytes of memory of this machine."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 def allowed(dim: int) -> str:

@@ -1,0 +1,81 @@
+"""CBEIndex in its ways."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, ClassVar
+
+from benchmarks.adapter import Adapter, Ids, Task, Way
+from benchmarks.contenders.sizes import probes
+
+
+class Ours(Adapter):
+    """CBEIndex."""
+
+    group = "ours"
+    package = None
+    buckets: ClassVar[str | None] = None
+    mode: ClassVar[str] = "auto"
+    codes_rerank: ClassVar[str | None] = "asymmetric"
+
+    def build(self) -> None:
+        from cbeindex import CBEIndex
+
+        task = self.task
+        self.index = CBEIndex(
+            task.dim, metric=task.metric, encoder=self.encoder, vectors="float32", buckets=self.buckets
+        )
+        self.index.add(self.base, n_threads=task.n_threads)
+
+    def answer(self, queries: Any, way: Way) -> tuple[Ids, float, float]:
+        """Leave encoding and re-ranking to the index."""
+        rerank = "exact" if way.kind == "exact" else self.codes_rerank
+        ids = self.index.search(
+            queries,
+            way.k,
+            self.mode,
+            rerank,
+            n_candidates=way.depth,
+            n_probes=way.parameter,
+            n_threads=self.task.n_threads,
+        ).ids
+        return ids, 0.0, 0.0
+
+    def search(self, queries: Any, k: int, parameter: Any) -> Ids:
+        """Find rows without re-ranking; `answer` does all at once."""
+        return self.index.search(queries, k, self.mode, self.codes_rerank, n_probes=parameter).ids
+
+    def encode_apart(self, queries: Any) -> Any:
+        return self.encoder.encode(queries, n_threads=self.task.n_threads)
+
+
+class Clusters(Ours):
+    """CBEIndex with clusters: distances estimated from codes, then as many exact ones as it takes."""
+
+    buckets, mode, parameter_name, has_own_depth = "clusters", "buckets", "n_probes", True
+
+    @classmethod
+    def parameters(cls, task: Task) -> tuple[int | None, ...]:
+        return probes(round(3 * math.sqrt(task.n_rows)))
+
+
+class ClustersHamming(Clusters):
+    """CBEIndex with clusters, in Hamming order; re-ranked to the same depth as the others."""
+
+    codes_rerank, has_own_depth = None, False
+
+
+class Scan(Ours):
+    """CBEIndex without buckets: every code is looked at."""
+
+    has_own_depth = True
+
+
+class Substrings(Ours):
+    """CBEIndex with tables of substrings, in Hamming order; re-ranked to the same depth as the others."""
+
+    buckets, mode, codes_rerank, parameter_name = "substrings", "buckets", None, "n_probes"
+
+    @classmethod
+    def parameters(cls, task: Task) -> tuple[int | None, ...]:
+        return (1, 4, 16, 64, 256)
