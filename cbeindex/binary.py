@@ -40,7 +40,7 @@ class BinaryIndex(Saveable):
         For "substrings": how many tables, each of how many bits (at most 24). By default about log2(n) bits, and 16
         tables or as many as the code has room for.
     n_cells : int, optional
-        For "clusters": cells of each segment, at most one for 8 rows; by default three times the root of its rows.
+        For "clusters": cells of each segment, at most one for 8 rows; by default twice the root of its rows.
 
     Notes
     -----

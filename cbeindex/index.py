@@ -75,7 +75,7 @@ class CBEIndex(Saveable):
     n_tables, table_bits : int, optional
         For "substrings": how many tables, each of how many bits (at most 24).
     n_cells : int, optional
-        For "clusters": cells of each segment, at most one for 8 rows; by default three times the root of its rows.
+        For "clusters": cells of each segment, at most one for 8 rows; by default twice the root of its rows.
     seed : int
         Chooses the encoder.
 

@@ -124,6 +124,20 @@ def test_keys_within_a_bound_stay(distances, bound):
     np.testing.assert_array_equal(kept[:n], [key for key in made.tolist() if key >> 32 <= bound])
 
 
+@given(st.lists(st.integers(0, 40), min_size=1, max_size=200), st.integers(1, 30), st.integers(0, 3), st.data())
+def test_keys_are_put_in_order(distances, k, shift, data):
+    """By distance and rank; also where so many are at one distance that some were left out before."""
+    n = len(distances)
+    ranks = data.draw(rankings(n))
+    found, keys = np.zeros(k + 1, dtype=np.uint64), np.zeros(k, dtype=np.uint64)
+    tally, state = np.zeros((40 >> shift) + 1, dtype=np.int32), np.array([0, 40 >> shift, 0])
+    near, nothing = np.array(distances, dtype=np.int64), np.zeros(0, dtype=np.bool_)
+    cells.append_nearer(np.arange(n), near, n, nothing, ranks, k, shift, tally, state, found)
+    n_left = cells.keep_within(found, state[0], ((state[1] + 1) << shift) - 1)
+    cells.put_in_order(found, n_left, shift, tally, state[1], keys)
+    np.testing.assert_array_equal(keys, oracles.best_keys(distances, range(n), k, (), ranks))
+
+
 @given(cases(widths=LONG, max_queries=1), st.data())
 def test_tails_in_columns_count_as_tails_in_rows(case, data):
     """Stage by stage, and with the same rows left out."""

@@ -56,7 +56,7 @@ class Clusters(Ours):
 
     @classmethod
     def parameters(cls, task: Task) -> tuple[int | None, ...]:
-        return probes(round(3 * math.sqrt(task.n_rows)))
+        return probes(round(2 * math.sqrt(task.n_rows)))
 
 
 class ClustersHamming(Clusters):

@@ -29,7 +29,7 @@ def classification(results: Results, quick: bool) -> Section:
         "a linear SVM trained on sign(Rx) and tested on Rx, 25,600 bits: original vectors 25.59 %, LSH 23.49, "
         "Bilinear-opt 24.02, CBE-opt 24.55 (ImageNet, 100 classes).",
     )
-    for name in data.labelled_sets():
+    for name in data.labelled_sets()[:1]:  # a full matrix takes minutes for each
         found = {m: results.get(_label("classification", name, m, quick), accuracy, name, m, quick) for m in CLASSIFIED}
         made.tables[f"{name}: accuracy in percent"] = [
             ["vectors", "here", "of the original", "paper", "of the original, paper"],
@@ -69,7 +69,7 @@ def pairs(results: Results, quick: bool) -> Section:
 
 
 # mu of each training: the weight of an average pair to an average row.
-PAIRED = {"without pairs": 0.0, "mu = 0.25": 0.25, "mu = 1": 1.0, "mu = 4": 4.0}
+PAIRED = {"without pairs": 0.0, "mu = 0.25": 0.25, "mu = 1": 1.0}
 
 
 def accuracy(name: str, method: str, quick: bool) -> float:

@@ -29,7 +29,7 @@ CELL_WORDS = 16
 
 # Cells: so many times the root of the number of rows, with some rows in each. Choosing cells then costs about as much
 # as looking at the rows of those that are chosen.
-_CELLS_OF_ROOT = 3
+_CELLS_OF_ROOT = 2
 _LEAST_CELL_ROWS = 8
 # Rows a cell that k-means is trained on, and its rounds: measured, more of either moves recall by less than 0.001.
 _TRAINING_ROWS = 32
@@ -132,7 +132,7 @@ class Clusters:
     ----------
     n_bits : int
     n_cells : int or None
-        For each segment; by default three times the root of its rows.
+        For each segment; by default twice the root of its rows.
     """
 
     n_bits: int

@@ -6,7 +6,7 @@ Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offse
 import numpy as np
 
 from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
-from .hamming import add_tails, keep_smallest, prefix_limits, put_ascending
+from .hamming import add_tails, keep_smallest, prefix_limits
 from .jit import njit
 from .popcount import popcount64
 
@@ -182,6 +182,40 @@ def append_nearer(
 
 
 @njit(cache=True, nogil=True)
+def put_in_order(found: Keys, n: int, shift: int, tally: Distances, last: int, keys: Keys) -> None:
+    """Put the smallest of the first `n` keys in order into `keys`, and the largest uint64 behind them.
+
+    All are within place `last` of the tally (see `append_nearer`), which tells where those of a distance begin; it is
+    overwritten.
+    """
+    ordered = np.empty(n, dtype=np.uint64)
+    begin = 0
+    for place in range(last + 1):
+        size, tally[place] = tally[place], begin
+        begin += size
+    for i in range(n):
+        place = int(np.int64(found[i] >> np.uint64(32))) >> shift
+        ordered[tally[place]] = found[i]
+        tally[place] += 1
+    begin = 0
+    for place in range(last + 1):  # of one distance, or few
+        end = tally[place]
+        if end - begin > 32:
+            ordered[begin:end] = np.sort(ordered[begin:end])
+        else:
+            for i in range(begin + 1, end):
+                key, to = ordered[i], i
+                while to > begin and ordered[to - 1] > key:
+                    ordered[to] = ordered[to - 1]
+                    to -= 1
+                ordered[to] = key
+        begin = end
+    n = min(n, keys.size)
+    keys[:n] = ordered[:n]
+    keys[n:] = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
 def stand_up(tail: Codes, row: int, n: int, columns: Codes, at: int) -> None:
     """Bring the tails of `n` rows from `row` on into columns, (n_tail, any), from place `at` on."""
     n_tail = tail.shape[1]
@@ -269,6 +303,7 @@ def nearest(
             row += n
         begin = end
     for query in range(n_queries):
-        n = keep_within(found[query], states[query, 0], ((states[query, 1] + 1) << shift) - 1)
-        put_ascending(found[query], n, keys[query])
+        last = states[query, 1]
+        n = keep_within(found[query], states[query, 0], ((last + 1) << shift) - 1)
+        put_in_order(found[query], n, shift, tallies[query], last, keys[query])
     return n_measured
