@@ -5,7 +5,7 @@ from __future__ import annotations
 import pickle
 import time
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Any, ClassVar
@@ -13,6 +13,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
+from benchmarks.harness import pin
 from benchmarks.truth import sparse_products, squared_norms
 
 Ids = NDArray[np.int64]
@@ -124,13 +125,20 @@ class Adapter(ABC):
         self.queries = task.read("queries")
         if not task.is_sparse:
             self.queries = np.array(self.queries)
-        if self.package == "faiss":
-            import faiss
-
-            faiss.omp_set_num_threads(task.n_threads)
+        self.use_threads(task.n_threads)
         start = time.perf_counter()
         self.build()
         self._build_seconds = time.perf_counter() - start
+
+    def use_threads(self, n_threads: int) -> None:
+        """Work on so many cores from now on."""
+        self.task = replace(self.task, n_threads=n_threads)
+        self.__dict__.pop("_encode_seconds", None)
+        pin(n_threads)
+        if self.package == "faiss":
+            import faiss
+
+            faiss.omp_set_num_threads(n_threads)
 
     def build_seconds(self) -> float:
         """Return what building took."""

@@ -13,12 +13,15 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+
+# Cores that this process may use, before it pins itself to some.
+_CORES = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
 
 class ContenderError(Exception):
@@ -121,6 +124,15 @@ def alternate(calls: dict[str, Callable[[], float]], rounds: int, *, warm_up: bo
     return timings
 
 
+def pin(n_threads: int) -> None:
+    """Keep all threads of this process on so many cores, the last ones (Linux)."""
+    if hasattr(os, "sched_setaffinity"):
+        cores = _CORES[-n_threads:]
+        for thread in os.listdir("/proc/self/task"):
+            with suppress(OSError):  # it has ended
+                os.sched_setaffinity(int(thread), cores)
+
+
 def forget_peak_memory() -> None:
     """Let `peak_memory` count from what this process holds now (Linux)."""
     Path("/proc/self/clear_refs").write_text("5")
@@ -134,8 +146,7 @@ def peak_memory() -> int:
 
 def _serve(pipe: Any, factory: str, arguments: dict[str, Any], n_threads: int) -> None:
     """Make the object and answer calls until the pipe closes."""
-    if hasattr(os, "sched_setaffinity"):
-        os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-n_threads:])
+    pin(n_threads)
     module, name = factory.split(":")
     made: Any = None
     method, arguments_of_call = "", ()

@@ -152,21 +152,19 @@ def measure_all(options: argparse.Namespace, names: list[str], log: Log) -> None
         for n_bits in options.bits or [SHORT_BITS if data.dim <= SHORT_DIM else LONG_BITS]:
             with tempfile.TemporaryDirectory(prefix="cbeindex-bench-") as folder:
                 tell(f"{data.name}: encoding {data.base.shape[0]:,} rows into {n_bits:,} bits")
-                task = write_task(data, n_bits, folder, options.batch, log)
+                task = write_task(data, n_bits, folder, max(options.threads), options.batch, log)
+                measure(task, data, names, options, log, tell)
+                progress.clear()
                 for n_threads in options.threads:
-                    part = curves.Part(data.name, n_bits, n_threads)
-                    one = Task(**{**vars(task), "n_threads": n_threads})
-                    measure(part, one, data, names, options, log, tell)
-                    progress.clear()
-                    print_part(part, log.rows, options.levels)
+                    print_part(curves.Part(data.name, n_bits, n_threads), log.rows, options.levels)
 
 
-def write_task(data: Dataset, n_bits: int, folder: str, batch: int | None, log: Log) -> Task:
+def write_task(data: Dataset, n_bits: int, folder: str, n_threads: int, batch: int | None, log: Log) -> Task:
     """Encode a set and write it for the contenders."""
     from cbeindex import CirculantEncoder
 
     n, n_queries = data.base.shape[0], data.queries.shape[0]
-    task = Task(folder, n, data.dim, n_bits, data.metric, hasattr(data.base, "toarray"), 1, batch or n_queries)
+    task = Task(folder, n, data.dim, n_bits, data.metric, hasattr(data.base, "toarray"), n_threads, batch or n_queries)
     sample = np.sort(np.random.default_rng(0).permutation(n)[:_N_FIT])
     encoder = CirculantEncoder(data.dim, n_bits).fit(data.base[sample])
     start = time.perf_counter()
@@ -179,7 +177,6 @@ def write_task(data: Dataset, n_bits: int, folder: str, batch: int | None, log: 
 
 
 def measure(
-    part: curves.Part,
     task: Task,
     data: Dataset,
     names: list[str],
@@ -187,10 +184,11 @@ def measure(
     log: Log,
     tell: Callable[[str], object],
 ) -> None:
-    """Build all contenders, sweep each once for its recall, then time all settings in turn."""
+    """Build all contenders, sweep each once for its recall, then time all settings in turn, for each thread count."""
     running: dict[str, Contender] = {}
     points: list[Point] = []
     rows: dict[str, dict[str, Any]] = {}
+    what = f"{data.name}, {task.n_bits:,} bits"
 
     def give_up(name: str, error: object) -> None:
         process = running.pop(name, None)
@@ -207,7 +205,7 @@ def measure(
         if reason is not None:
             rows[name].update(status="left out", reason=reason)
             continue
-        tell(f"{part}: building {name}, {number} of {len(names)}")
+        tell(f"{what}: building {name}, {number} of {len(names)}")
         try:
             running[name] = Contender(
                 contenders.REGISTRY[name], {"task": task}, n_threads=task.n_threads, timeout=options.timeout
@@ -221,21 +219,30 @@ def measure(
             give_up(name, error)
     # Settings in the order of their place in the sweep, so that contenders alternate within a round too.
     points.sort(key=lambda point: point.place)
-    for number in range(options.rounds):
-        for i, point in enumerate(list(points)):
-            if point.name not in running or (number and point.seconds > options.seconds):
-                continue
-            tell(f"{part}: round {number + 1} of {options.rounds}, setting {i + 1} of {len(points)}, {point.name}")
+    for n_threads in options.threads:
+        part = curves.Part(data.name, task.n_bits, n_threads)
+        for point in points:
+            point.times.clear()
+        for name in list(running):
             try:
-                point.times.append(running[point.name].call("times", point.way))
+                running[name].call("use_threads", n_threads)
             except ContenderError as error:
-                give_up(point.name, error)
+                give_up(name, error)
+        for number in range(options.rounds):
+            for i, point in enumerate(list(points)):
+                if point.name not in running or (number and point.seconds > options.seconds):
+                    continue
+                tell(f"{part}: round {number + 1} of {options.rounds}, setting {i + 1} of {len(points)}, {point.name}")
+                try:
+                    point.times.append(running[point.name].call("times", point.way))
+                except ContenderError as error:
+                    give_up(point.name, error)
+        for row in rows.values():
+            log.add("contender", **part._asdict(), **row)
+        for point in points:
+            log.add("point", **part._asdict(), **as_row(point, data.queries.shape[0]))
     for process in running.values():
         process.close()
-    for row in rows.values():
-        log.add("contender", **part._asdict(), **row)
-    for point in points:
-        log.add("point", **part._asdict(), **as_row(point, data.queries.shape[0]))
 
 
 def swept(process: Contender, name: str, sweep: list[Way], data: Dataset) -> list[Point]:

@@ -204,12 +204,11 @@ class Hnswlib(Dense):
 
         self.index = hnswlib.Index(space="l2", dim=self.task.dim)
         self.index.init_index(max_elements=self.task.n_rows, ef_construction=128, M=16, random_seed=1)
-        self.index.set_num_threads(self.task.n_threads)
-        self.index.add_items(self.dense, np.arange(self.task.n_rows))
+        self.index.add_items(self.dense, np.arange(self.task.n_rows), num_threads=self.task.n_threads)
 
     def search(self, queries: Any, k: int, parameter: Any) -> Ids:
         self.index.set_ef(max(k, parameter))
-        return np.asarray(self.index.knn_query(queries, k)[0]).astype(np.int64)
+        return np.asarray(self.index.knn_query(queries, k, self.task.n_threads)[0]).astype(np.int64)
 
 
 class Usearch(Dense):
