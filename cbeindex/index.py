@@ -275,7 +275,7 @@ class CBEIndex(Saveable):
         snapshot = state.rows.snapshot()
         n = n_allowed(allowed, denied)
         source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
-        searches = self._searches(source, state, snapshot, allowed, denied, n_threads)
+        searches = self._searches(source, state, snapshot, allowed, denied, n_threads, estimates=way.estimates)
         result = SearchResult.joined([search.nearest(way, way.k) for search in searches])
         return result.first() if source.is_single else result
 
@@ -315,7 +315,7 @@ class CBEIndex(Saveable):
         if way.rerank is None:
             raise ValueError('codes of this encoder tell no distances: make the index with vectors="float32"')
         radius = as_real(radius, "radius")
-        searches = self._searches(source, state, snapshot, allowed, denied, n_threads)
+        searches = self._searches(source, state, snapshot, allowed, denied, n_threads, estimates=way.estimates)
         return RangeResult.joined([search.within(way, radius) for search in searches])
 
     def explain(
@@ -449,6 +449,7 @@ class CBEIndex(Saveable):
             k=as_count(k, "k"),
             mode=as_choice(mode, "mode", MODES),
             buckets=self.buckets,
+            dim=self.dim,
             n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
             metric=self.metric,
             has_vectors=self.vectors is not None,
@@ -468,6 +469,8 @@ class CBEIndex(Saveable):
         allow: Ids | None,
         deny: Ids | None,
         n_threads: Any,
+        *,
+        estimates: bool,
     ) -> Iterator[Search]:
         """Set up searches on the rows of a snapshot, for some queries after the other: they are dense meanwhile."""
         encoder, _, geometry = state
@@ -478,6 +481,10 @@ class CBEIndex(Saveable):
             prepared = self._ingest.prepare(source, first, vectors)
             if encoder is not None and geometry is not None:
                 projections = project_rows(encoder, prepared, threads)
-                queries = AsymmetricQueries.of(prepared, projections, geometry, self._metric)
+                queries = (
+                    AsymmetricQueries.of(prepared, projections, geometry, self._metric)
+                    if estimates
+                    else AsymmetricQueries.of_codes(projections)
+                )
                 margins = np.abs(projections) if self.buckets == "substrings" else None
             yield Search(snapshot.segments, self._metric, vectors, queries, self.n_bits, allow, deny, threads, margins)

@@ -126,6 +126,13 @@ class AsymmetricQueries:
     variance: float
 
     @classmethod
+    def of_codes(cls, projections: Projections) -> AsymmetricQueries:
+        """Keep the codes of queries for which nothing is estimated."""
+        codes = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), projections.shape[1])
+        none = np.empty(0, dtype=np.float32)
+        return cls(codes, np.empty((0, _N_PLANES, 0), np.uint64), none, np.empty(0, np.int32), none, none, 0.0)
+
+    @classmethod
     def of(cls, queries: Vectors, projections: Projections, geometry: Geometry, metric: Metric) -> AsymmetricQueries:
         """Prepare queries (prepared by the metric already) from their projections."""
         n_bits = projections.shape[1]

@@ -124,7 +124,7 @@ class Search:
     def _rerank(self, segment: Segment, plan: Plan, keys: Keys, k: int) -> tuple[NDArray[Any], Ids]:
         """Estimate the distances of candidates, and go on to exact ones if the plan says so."""
         assert self.queries is not None
-        if not plan.can_estimate:
+        if not plan.estimates:
             nothing_known = np.full(keys.shape, -np.inf, dtype=np.float32)
             return self._exactly(segment, segment.rows_of(keys), (keys != NO_KEY).sum(axis=1), nothing_known, k)
         rows = segment.rows_of(keys)
@@ -188,7 +188,7 @@ class Search:
         """Find the rows of one segment within `radius` of query `i`: rows and distances."""
         if self.queries is None or plan.rerank == "exact":
             rows = np.arange(segment.n_rows)[~hidden] if hidden.size else np.arange(segment.n_rows)
-            if self.queries is not None and plan.can_estimate:
+            if self.queries is not None and plan.estimates:
                 query = self.queries.some(slice(i, i + 1))
                 estimates = rerank.estimate_rows(
                     query, segment.codes, segment.columns, rows[np.newaxis], self.n_threads

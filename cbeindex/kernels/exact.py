@@ -30,6 +30,17 @@ def product(row: Vectors, query: Vectors) -> Any:
     return total
 
 
+@njit(cache=True, nogil=True, fastmath=True)
+def square_and_product(row: Vectors, query: Vectors) -> Any:
+    """Squared norm of a row, and its inner product with the query, in one pass."""
+    square, total = 0.0, 0.0
+    for i in range(query.size):
+        value = np.float64(row[i])
+        square += value * value
+        total += value * np.float64(query[i])
+    return square, total
+
+
 @njit(cache=True, nogil=True)
 def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) -> Any:
     """Distance under a metric: 0 is l2, 1 is ip, 2 is cosine."""
@@ -37,10 +48,11 @@ def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) 
         return np.float32(squared_distance(row, query))
     if metric == 1:
         return np.float32(1 - product(row, query))
-    square = product(row, row) * query_square
+    row_square, total = square_and_product(row, query)
+    square = row_square * query_square
     if square == 0:
         return np.float32(1)
-    distance = 1 - product(row, query) / np.sqrt(square)
+    distance = 1 - total / np.sqrt(square)
     return np.float32(0 if abs(distance) < 1e-15 else distance)  # what rounding leaves of 1 - 1
 
 
