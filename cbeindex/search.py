@@ -25,6 +25,8 @@ _SURE = 4.0
 _LIKELY = 3.0
 # Up to so many answers are kept in order while vectors are read; more of them are sorted afterwards.
 _MOST_INSERTED = 256
+# Queries whose candidates are read by one call, at most.
+_READ_QUERIES = 64
 # Vectors of a range search that are read at a time.
 _READ_ROWS = 1024
 
@@ -180,7 +182,7 @@ class Search:
                 )
                 distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
 
-        for_each_chunk(task, len(rows), 4, self.n_threads)
+        for_each_chunk(task, len(rows), max(1, min(_READ_QUERIES, len(rows) // (4 * self.n_threads))), self.n_threads)
         self.stats["vectors_read"] = self.stats.get("vectors_read", 0) + int(n_read.sum())
         return distances, ids
 
