@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 
 from benchmarks import buckets, datasets
+from benchmarks.buckets import contenders, problems, tables
 from benchmarks.harness import ContenderError, Timing
 
 
@@ -39,7 +40,7 @@ def test_clustered_rows_have_near_ones():
 
 
 def test_near_duplicates_are_the_nearest():
-    problem = buckets.near_duplicates(3_000, 20, n_near=15)
+    problem = problems.near_duplicates(3_000, 20, n_near=15)
     bits = np.unpackbits(problem.base, axis=1).astype(np.int32)
     asked = np.unpackbits(problem.queries, axis=1).astype(np.int32)
     distances = bits.sum(axis=1) + asked.sum(axis=1)[:, np.newaxis] - 2 * asked @ bits.T
@@ -69,11 +70,11 @@ class FakeContender:
 
 
 class TestSweeps:
-    problem = buckets.near_duplicates(5_000, 200)
+    problem = problems.near_duplicates(5_000, 200)
 
     def sweep(self, speeds):
         settings = {f"n {n}": {"n": n} for n in speeds}
-        entry = buckets.Entry("Hash", "a", "Ours", {}, [settings])
+        entry = contenders.Entry("Hash", "a", "Ours", {}, [settings])
         contender = FakeContender(self.problem, speeds)
         return buckets.sweep_one(self.problem, entry, settings, contender, 0.5, 1.0), contender.asked
 
@@ -94,22 +95,22 @@ class TestSweeps:
 
 def test_the_best_setting_at_a_recall():
     def point(family, label, recall, seconds):
-        entry = buckets.Entry(family, family, "Ours", {}, [])
-        return buckets.Point(entry, label, {}, recall, None, 100, 100, seconds, {1: Timing([seconds])})
+        entry = contenders.Entry(family, family, "Ours", {}, [])
+        return tables.Point(entry, label, {}, recall, None, 100, 100, seconds, {1: Timing([seconds])})
 
     points = [point("IVF", "a", 0.9, 0.1), point("IVF", "b", 0.95, 0.2), point("HNSW", "c", 1.0, 0.01)]
-    assert buckets.best_qps(points, "IVF", 0.9, 1) == pytest.approx(1_000)
-    assert buckets.best_qps(points, "IVF", 0.91, 1) == pytest.approx(500)
-    assert buckets.best_qps(points, "IVF", 0.96, 1) is None
+    assert tables.best_qps(points, "IVF", 0.9, 1) == pytest.approx(1_000)
+    assert tables.best_qps(points, "IVF", 0.91, 1) == pytest.approx(500)
+    assert tables.best_qps(points, "IVF", 0.96, 1) is None
 
 
 def test_faiss_is_not_asked_list_by_list_for_few_queries():
     """With fewer queries than lists it overwrites memory that is not its own."""
-    entries = buckets.entries(buckets.near_duplicates(3_000, 200), quick=False)
+    entries = contenders.entries(problems.near_duplicates(3_000, 200), quick=False)
     by_list = [entry.name for entry in entries if any("by list" in label for sweep in entry.sweeps for label in sweep)]
     assert by_list == []
     assert any(entry.family == "IVF" for entry in entries)
-    for entry in buckets.entries(buckets.near_duplicates(20_000, 400), quick=False):
+    for entry in contenders.entries(problems.near_duplicates(20_000, 400), quick=False):
         if any("by list" in label for sweep in entry.sweeps for label in sweep):
             assert entry.n_least > entry.arguments["options"][0]
 
@@ -131,7 +132,7 @@ def test_buckets(name, tmp_path, monkeypatch, capsys):
 
     curves = [row for row in rows if row["table"] == f"curves {name}"]
     recall = {(row["contender"], row["setting"]): row["recall"] for row in curves}
-    exact = {recall[key] for key in recall if key[1] in buckets.EXACT}
+    exact = {recall[key] for key in recall if key[1] in tables.EXACT}
     assert len(exact) == 1  # all exact searches find the same
     assert exact == {1} or name == "clustered"
     assert all(row["QPS"] > 0 for row in curves)
@@ -145,7 +146,7 @@ def test_buckets(name, tmp_path, monkeypatch, capsys):
     for row in levels.values():
         assert row["Flat"] > 0
         if row["clusters"] is not None:
-            best = max(row[family] or 0 for family in buckets.FAISS)
+            best = max(row[family] or 0 for family in tables.FAISS)
             assert row["clusters x faiss"] == pytest.approx(row["clusters"] / best)
         if row["substrings x scan"] is not None:
             assert row["substrings x scan"] == pytest.approx(row["substrings"] / row["scan"])
