@@ -38,6 +38,9 @@ Ids: TypeAlias = NDArray[np.int64]
 Rows: TypeAlias = NDArray[np.int64]
 """Places in a segment, and counts of such."""
 
+SparseIndices: TypeAlias = NDArray[np.int32]
+"""Columns of the entries of sparse vectors."""
+
 Ranks: TypeAlias = NDArray[np.int32]
 """Places of rows in the order of their ids; empty where rows are in that order."""
 

@@ -12,6 +12,8 @@ from . import candidates, kernels, rerank, scan
 from ._threads import for_each_chunk
 from ._typing import Floats, Ids, Keys, Mask, Rows, Vectors
 from .candidates import View
+from .columns import SparseRows
+from .errors import CorruptIndexFileError
 from .metrics import Metric
 from .planner import Plan
 from .rerank import SCALARS, AsymmetricQueries
@@ -168,13 +170,21 @@ class Search:
         n_read = np.zeros(len(rows), dtype=np.int64)
         vectors = segment.columns["vectors"]
 
+        is_sparse = isinstance(vectors, SparseRows)
+        is_float32 = (vectors.values if is_sparse else vectors).dtype == np.float32
+
         def task(start: int, stop: int) -> None:
-            if isinstance(vectors, np.ndarray) and vectors.dtype == np.float32 and k <= _MOST_INSERTED:
-                some = slice(start, stop)
-                kernels.exact.nearest(
-                    self.vectors[some], vectors, segment.ids, rows[some], counts[some], lower[some],
-                    self.metric.number, distances[some], ids[some], n_read[some],
-                )  # fmt: skip
+            some = slice(start, stop)
+            asked = self.vectors[some]
+            candidates_of = segment.ids, rows[some], counts[some], lower[some], self.metric.number
+            answers = distances[some], ids[some], n_read[some]
+            if is_float32 and not is_sparse and k <= _MOST_INSERTED:
+                kernels.exact.nearest(asked, vectors, *candidates_of, *answers)
+                return
+            if is_float32 and is_sparse and k <= _MOST_INSERTED and self.metric.name != "l2":
+                entries = vectors.offsets, vectors.indices, vectors.values
+                if not kernels.exact.nearest_sparse(asked, *entries, *candidates_of, *answers):
+                    raise CorruptIndexFileError("sparse vectors must lie within their entries")
                 return
             for i in range(start, stop):
                 best, near, n_read[i] = rerank.exact_nearest(

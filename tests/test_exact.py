@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cbeindex.columns import SparseRows
 from cbeindex.kernels import exact
 from cbeindex.metrics import METRICS
 
@@ -49,6 +50,61 @@ def test_nearest(seed, n, dim, k, metric, slack):
         assert (answers[i, len(expected) :] == -1).all()
         assert np.isinf(distances[i, len(expected) :]).all()
         assert len(expected) <= n_read[i] <= counts[i]
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    n=st.integers(1, 40),
+    dim=st.integers(1, 20),
+    k=st.integers(1, 12),
+    metric=st.sampled_from(["ip", "cosine"]),
+    slack=st.sampled_from([0.0, 0.5, np.inf]),
+)
+def test_sparse_rows_are_read_as_dense_ones(seed, n, dim, k, metric, slack):
+    """The same answers, and the same rows read; rows and queries of zeros among them."""
+    rng = np.random.default_rng(seed)
+    vectors = (rng.integers(-2, 3, (n, dim)) * (rng.random((n, dim)) < 0.4)).astype(np.float32)
+    queries = rng.integers(-1, 2, (3, dim)).astype(np.float32)
+    ids = rng.permutation(10 * n)[:n]
+    rows = np.array([rng.permutation(n) for _ in queries])
+    counts = rng.integers(0, n + 1, len(queries))
+    truth = np.array([METRICS[metric].distances(vectors, query) for query in queries])
+    lower = np.take_along_axis(truth, rows, axis=1) - np.float32(slack)
+    expected = run(queries, vectors, ids, rows, counts, lower, metric, k)
+    kept = SparseRows.from_dense(vectors, np.float32)
+    found = run_sparse(queries, kept, ids, rows, counts, lower, metric, k)
+    for given_, same in zip(found, (True, *expected), strict=True):
+        np.testing.assert_array_equal(given_, same)
+
+
+def run_sparse(queries, kept, ids, rows, counts, lower, metric, k):
+    distances = np.empty((len(queries), k), dtype=np.float32)
+    answers = np.empty((len(queries), k), dtype=np.int64)
+    n_read = np.zeros(len(queries), dtype=np.int64)
+    is_sound = exact.nearest_sparse(
+        queries, kept.offsets, kept.indices, kept.values, ids, rows, counts, lower, METRICS[metric].number, distances,
+        answers, n_read,
+    )  # fmt: skip
+    return is_sound, distances, answers, n_read
+
+
+@pytest.mark.parametrize(
+    ("offsets", "indices"),
+    [
+        ([0, 2, 9], [0, 1, 2]),
+        ([0, -1, 3], [0, 1, 2]),
+        ([2, 0, 3], [0, 1, 2]),
+        ([0, 1, 3], [0, 3, 1]),
+        ([0, 1, 3], [0, 1, -1]),
+    ],
+)
+def test_entries_that_cannot_be_are_noticed(offsets, indices):
+    """What a damaged file may say: nothing is read outside of the arrays."""
+    kept = SparseRows(np.array(offsets), np.array(indices, dtype=np.int32), np.ones(3, dtype=np.float32))
+    queries, rows = np.ones((1, 3), dtype=np.float32), np.array([[0, 1]])
+    lower = np.full((1, 2), -np.inf, dtype=np.float32)
+    assert not run_sparse(queries, kept, np.arange(2), rows, np.array([2]), lower, "cosine", 2)[0]
 
 
 def test_candidates_that_cannot_be_among_the_nearest_are_not_read():

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Floats, Ids, Rows, Vectors
+from .._typing import Floats, Ids, Rows, SparseIndices, Vectors
 from .jit import njit
 from .prefetch import prefetch
 
@@ -57,6 +57,29 @@ def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) 
 
 
 @njit(cache=True, nogil=True)
+def sparse_distance_of(
+    indices: SparseIndices, values: Vectors, begin: int, end: int, query: Vectors, query_square: float, metric: int
+) -> Any:
+    """Distance under ip (1) or cosine (2) of a row that has the entries [begin, end); NaN if those cannot be."""
+    square, total = 0.0, 0.0
+    if begin < 0 or end < begin or end > values.size:  # a file may say anything
+        return np.float32(np.nan)
+    for i in range(begin, end):
+        if indices[i] < 0 or indices[i] >= query.size:
+            return np.float32(np.nan)
+        value = np.float64(values[i])
+        square += value * value
+        total += value * np.float64(query[indices[i]])
+    if metric == 1:
+        return np.float32(1 - total)
+    square *= query_square
+    if square == 0:
+        return np.float32(1)
+    distance = 1 - total / np.sqrt(square)
+    return np.float32(0 if abs(distance) < 1e-15 else distance)
+
+
+@njit(cache=True, nogil=True)
 def insert(distance: float, id_: int, distances: Floats, ids: Ids, n: int) -> None:
     """Put an answer in its place among the first `n`, by distance and id, if there is room or one is farther."""
     at = min(n, distances.size - 1)
@@ -95,3 +118,29 @@ def nearest(
                     prefetch(vectors, ahead + j)
             insert(distance_of(vectors[row], queries[query], square, metric), ids[row], near, names, i)
             n_read[query] += 1
+
+
+@njit(cache=True, nogil=True)
+def nearest_sparse(
+    queries: Vectors, offsets: Rows, indices: SparseIndices, values: Vectors, ids: Ids, rows: Rows, counts: Rows,
+    lower: Floats, metric: int, distances: Floats, answers: Ids, n_read: Rows,
+) -> bool:  # fmt: skip
+    """Do as `nearest` for sparse vectors, under ip or cosine; return whether all rows that were read can be rows."""
+    k = distances.shape[1]
+    for query in range(queries.shape[0]):
+        n = counts[query]
+        near, names = distances[query], answers[query]
+        near[:], names[:] = np.inf, -1
+        square = product(queries[query], queries[query])
+        order = np.argsort(lower[query, :n])
+        for i in range(n):
+            if lower[query, order[i]] > near[k - 1]:
+                break
+            row = rows[query, order[i]]
+            begin, end = offsets[row], offsets[row + 1]
+            distance = sparse_distance_of(indices, values, begin, end, queries[query], square, metric)
+            if np.isnan(distance):
+                return False
+            insert(distance, ids[row], near, names, i)
+            n_read[query] += 1
+    return True
