@@ -170,8 +170,9 @@ def append_nearer(
                 if count == keys.size:  # many at the k-th distance
                     keep_smallest(keys, count, k)
                     count = k
-            rank = np.uint64(ranks[rows[i]] if ranks.size > 0 else rows[i])
-            keys[count] = (np.uint64(distance) << np.uint64(32)) | rank
+            rank = np.int64(ranks[rows[i]]) if ranks.size > 0 else rows[i]
+            # A file may say anything of ranks: below a distance, which the tally knows, they have 32 bits.
+            keys[count] = (np.uint64(distance) << np.uint64(32)) | np.uint64(rank & 0xFFFFFFFF)
             count += 1
             tally[place] += 1
             n_within += 1
