@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from abc import ABC, abstractmethod
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -11,6 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.buckets.problems import LEAST_QUERIES, Problem
+from benchmarks.harness import pin
 
 
 class Grid(NamedTuple):
@@ -100,13 +100,11 @@ class _Index(ABC):
         self.n_bits, self.n_threads = n_bits, 1
         self.base: NDArray[np.uint8] = np.load(Path(folder) / "base.npy")
         self.queries: NDArray[np.uint8] = np.load(Path(folder) / "queries.npy")
-        self.cores = sorted(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else []
 
     def pin(self, n_threads: int) -> None:
         """Let what follows run on so many threads and cores."""
         self.n_threads = n_threads
-        if self.cores:
-            os.sched_setaffinity(0, self.cores[-n_threads:])
+        pin(n_threads)
 
     @abstractmethod
     def build(self) -> None:

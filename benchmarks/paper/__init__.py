@@ -28,7 +28,7 @@ def main(arguments: list[str]) -> None:
     """Run the experiments, print their tables and write the page."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks paper", description=__doc__)
     parser.add_argument("--parts", nargs="+", choices=PARTS, default=list(PARTS), help="by default all")
-    parser.add_argument("--quick", action="store_true", help="small data and few samples, in three minutes")
+    parser.add_argument("--quick", action="store_true", help="small data and few samples")
     parser.add_argument("--fresh", action="store_true", help="compute all again, also what an earlier run has kept")
     parser.add_argument("--output", default=os.path.join("bench-report", "paper"), help="folder of the report")
     options = parser.parse_args(arguments)
