@@ -42,6 +42,15 @@ def square_and_product(row: Vectors, query: Vectors) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def cosine_distance(total: float, square: float) -> Any:
+    """Cosine distance, from the inner product and the product of the squared norms; 1 for a vector of zeros."""
+    if square == 0:
+        return np.float32(1)
+    distance = 1 - total / np.sqrt(square)
+    return np.float32(0 if abs(distance) < 1e-15 else distance)  # what rounding leaves of 1 - 1
+
+
+@njit(cache=True, nogil=True)
 def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) -> Any:
     """Distance under a metric: 0 is l2, 1 is ip, 2 is cosine."""
     if metric == 0:
@@ -49,11 +58,7 @@ def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) 
     if metric == 1:
         return np.float32(1 - product(row, query))
     row_square, total = square_and_product(row, query)
-    square = row_square * query_square
-    if square == 0:
-        return np.float32(1)
-    distance = 1 - total / np.sqrt(square)
-    return np.float32(0 if abs(distance) < 1e-15 else distance)  # what rounding leaves of 1 - 1
+    return cosine_distance(total, row_square * query_square)
 
 
 @njit(cache=True, nogil=True)
@@ -72,11 +77,7 @@ def sparse_distance_of(
         total += value * np.float64(query[indices[i]])
     if metric == 1:
         return np.float32(1 - total)
-    square *= query_square
-    if square == 0:
-        return np.float32(1)
-    distance = 1 - total / np.sqrt(square)
-    return np.float32(0 if abs(distance) < 1e-15 else distance)
+    return cosine_distance(total, square * query_square)
 
 
 @njit(cache=True, nogil=True)
