@@ -233,3 +233,29 @@ def test_keys():
     keys = np.array([5 << 32 | 7, NO_KEY], dtype=np.uint64)
     np.testing.assert_array_equal(scan.distances_of(keys), [5, 2**31 - 1])
     assert scan.distances_of(keys).dtype == np.int32
+
+
+@pytest.mark.parametrize("n_queries", [1, 100])
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_a_cascade_whose_heads_tell_nothing_is_a_scan(n_queries, n_threads):
+    """Among random codes most heads are as near as those of the nearest rows: nothing is overlooked then."""
+    rng = np.random.default_rng(0)
+    words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
+    rows, queries = CodeRows.of(words, 2_048), rng.integers(0, 2**64, (n_queries, 32), dtype=np.uint64)
+    keys, n_survivors = scan.cascade(rows, 3_000, 2_048, queries, 40, NOT_HIDDEN, NO_RANKS, 1e-3, n_threads)
+    assert (n_survivors == 3_000).all()
+    np.testing.assert_array_equal(keys, scan.nearest(rows, 3_000, queries, 40, NOT_HIDDEN, NO_RANKS, 1))
+
+
+def test_some_queries_of_a_cascade_are_scanned():
+    """Queries near to a few rows among random ones go through the cascade, beside others that do not."""
+    rng = np.random.default_rng(1)
+    words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
+    words[:5] = words[0]
+    rows = CodeRows.of(words, 2_048)
+    queries = np.repeat(words[:1], 40, axis=0)
+    queries[::8] = rng.integers(0, 2**64, (5, 32), dtype=np.uint64)
+    keys, n_survivors = scan.cascade(rows, 3_000, 2_048, queries, 5, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
+    assert (n_survivors[::8] == 3_000).all()
+    assert (np.delete(n_survivors, np.s_[::8]) < 1_000).all()
+    np.testing.assert_array_equal(keys, scan.nearest(rows, 3_000, queries, 5, NOT_HIDDEN, NO_RANKS, 1))
