@@ -15,6 +15,7 @@ REGISTRY = {
     "cbeindex": "benchmarks.contenders.ours:Clusters",
     "cbeindex-hamming": "benchmarks.contenders.ours:ClustersHamming",
     "cbeindex-scan": "benchmarks.contenders.ours:Scan",
+    "cbeindex-scan-hamming": "benchmarks.contenders.ours:ScanHamming",
     "cbeindex-substrings": "benchmarks.contenders.ours:Substrings",
     "BinaryFlat": "benchmarks.contenders.binary:BinaryFlat",
     "BinaryIVF": "benchmarks.contenders.binary:BinaryIVF",

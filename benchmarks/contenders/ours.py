@@ -71,6 +71,12 @@ class Scan(Ours):
     has_own_depth = True
 
 
+class ScanHamming(Scan):
+    """CBEIndex without buckets, in Hamming order; re-ranked to the same depth as the others."""
+
+    codes_rerank, has_own_depth = None, False
+
+
 class Substrings(Ours):
     """CBEIndex with tables of substrings, in Hamming order; re-ranked to the same depth as the others."""
 

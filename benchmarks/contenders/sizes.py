@@ -13,9 +13,9 @@ LARGEST_COPY = 2**29
 
 
 def probes(most: int) -> tuple[int, ...]:
-    """List numbers of buckets to look at."""
+    """List numbers of buckets to look at, up to all of them."""
     steps = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
-    return tuple(step for step in steps if step <= most)
+    return (*(step for step in steps if step < most), most)
 
 
 def n_lists(task: Task, of_root: float) -> int:
