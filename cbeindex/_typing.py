@@ -49,3 +49,6 @@ Mask: TypeAlias = NDArray[np.bool_]
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
 """Named arrays, as the index file stores them."""
+
+Doubles: TypeAlias = NDArray[np.float64]
+"""Sums that are rounded later."""

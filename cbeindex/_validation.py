@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._typing import Arrays, CodeBytes, Ids, Vectors
+from ._typing import Arrays, CodeBytes, Ids, Mask, Vectors
+from .sparserows import SparseRows, VectorRows
 
 
 def as_count(value: Any, name: str, *, least: int = 1) -> int:
@@ -88,11 +89,12 @@ class VectorSource:
     """Vectors as the caller gave them, read in blocks of float32 rows.
 
     Holds a dense array or a CSR matrix of any numeric type without copying it; a block is converted when it is read.
+    Blocks of sparse vectors are had dense or sparse; `SparseRows` are such blocks, to be read again.
     NaN and infinity pass: what is computed from a block shows them, at no cost, and then `refuse` says where they are.
 
     Parameters
     ----------
-    array : array_like or sparse of shape (n, dim) or (dim,)
+    array : array_like, sparse or SparseRows of shape (n, dim) or (dim,)
     dim : int
     name : str
         What messages call it.
@@ -105,10 +107,14 @@ class VectorSource:
     is_sparse : bool
     """
 
-    def __init__(self, array: ArrayLike, dim: int, name: str = "X") -> None:
-        self._name = name
+    def __init__(self, array: ArrayLike | SparseRows, dim: int, name: str = "X") -> None:
+        self._name, self.dim = name, dim
+        self._rows: Any
+        if isinstance(array, SparseRows):
+            self._rows, self.n_rows, self.is_single, self.is_sparse = array, len(array), False, True
+            return
         rows: Any = array.toarray() if is_sparse(array) and array.ndim == 1 else array  # type: ignore[union-attr]
-        self._rows: Any = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, dim, name)
+        self._rows = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, dim, name)
         shape = self._rows.shape
         self.is_single = len(shape) == 1
         if self.is_single:
@@ -121,31 +127,51 @@ class VectorSource:
     def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
         """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""
         taken = self._rows[rows]
+        if isinstance(taken, SparseRows):
+            return taken.to_dense(self.dim)
         with np.errstate(over="ignore"):  # a float64 that is too large becomes infinite, for `refuse` to name
             if is_sparse(taken):
                 taken = _summable(taken).toarray()
             block: Vectors = taken.astype(np.float32, order="C", copy=False)
         return block
 
-    def read_sparse(self, rows: slice) -> Any:
-        """Return some rows of a sparse source as a float32 CSR array of entries that are not 0, in order."""
-        taken = _summable(self._rows[rows])
-        taken.sum_duplicates()
+    def read_sparse(self, rows: slice) -> SparseRows:
+        """Return some rows of a sparse source, entries that are not 0 in the order of their columns."""
+        if isinstance(self._rows, SparseRows):
+            return self._rows[rows]
+        start, stop, _ = rows.indices(self.n_rows)
+        taken = self._rows
+        if not taken.has_canonical_format:
+            taken, start, stop = _summable(taken[rows]), 0, stop - start
+            taken.sum_duplicates()
+        offsets = taken.indptr[start : stop + 1].astype(np.int64)
+        span = slice(offsets[0], offsets[-1])
         with np.errstate(over="ignore"):
-            taken = taken.astype(np.float32)
-        taken.eliminate_zeros()
-        return taken
+            values = taken.data[span].astype(np.float32, copy=False)
+        return SparseRows(
+            offsets - offsets[0], taken.indices[span].astype(np.int32, copy=False), values
+        ).without_zeros()
 
-    def blocks(self, n_floats: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, Vectors]]:
-        """Read rows [start, stop) in blocks of about `n_floats` values: pairs of first row and finite rows."""
-        stop = self.n_rows if stop is None else stop
-        step = max(1, n_floats // max(1, self._rows.shape[1]))
-        for first in range(start, stop, step):
-            rows = self.read(slice(first, min(first + step, stop)))
-            finite = np.isfinite(rows).all(axis=1)
-            if not finite.all():
-                self.refuse(first + int(finite.argmin()))
+    def blocks(self, n_floats: int) -> Iterator[tuple[int, Vectors]]:
+        """Read all rows, dense, in blocks of about `n_floats` values: pairs of first row and finite rows."""
+        step = max(1, n_floats // self.dim)
+        for first in range(0, self.n_rows, step):
+            rows = self.read(slice(first, first + step))
+            self._refuse_infinite(first, _finite(rows))
             yield first, rows
+
+    def own_blocks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, VectorRows]]:
+        """Read rows [start, stop), `step` at a time, in the form they have: pairs of first row and finite rows."""
+        stop = self.n_rows if stop is None else stop
+        for first in range(start, stop, step):
+            some = slice(first, min(first + step, stop))
+            rows: VectorRows = self.read_sparse(some) if self.is_sparse else self.read(some)
+            self._refuse_infinite(first, _finite(rows))
+            yield first, rows
+
+    def _refuse_infinite(self, first: int, finite: Mask) -> None:
+        if not finite.all():
+            self.refuse(first + int(finite.argmin()))
 
     def refuse(self, row: int) -> NoReturn:
         """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""
@@ -156,6 +182,12 @@ class VectorSource:
                 f"row {row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
             )
         raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
+
+
+def _finite(rows: VectorRows) -> Mask:
+    """Tell which rows have finite values only."""
+    largest = rows.largest() if isinstance(rows, SparseRows) else np.abs(rows).max(axis=1, initial=0)
+    return np.isfinite(largest)
 
 
 def _summable(csr: Any) -> Any:

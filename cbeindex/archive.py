@@ -22,10 +22,11 @@ from .buckets import Cells, Clusters, Substrings, Tables
 from .buckets.clusters import CELL_WORDS
 from .buckets.substrings import MOST_TABLE_BITS
 from .codes import BLOCK_ROWS, CodeRows, n_words
-from .columns import Column, SparseRows
+from .columns import Column
 from .encoders import ENCODERS, Encoder
 from .errors import CorruptIndexFileError
 from .segments import NO_RANKS, NOT_HIDDEN, RowStore, Segment, Snapshot
+from .sparserows import SparseRows
 from .storage import Stored
 
 _KINDS_OF_BUCKETS = {Clusters: "cells", Substrings: "tables"}

@@ -29,8 +29,8 @@ from .results import RangeResult, SearchResult
 from .search import Search
 from .segments import RowStore, Snapshot
 
-# Values of a sample that are read at a time.
-_FIT_FLOATS = 2**20
+# Rows of a sample that are read at a time.
+_FIT_ROWS = 64
 # Values of queries, and queries, that are searched for at a time.
 _QUERY_FLOATS = 2**23
 _QUERY_ROWS = 1024
@@ -170,7 +170,7 @@ class CBEIndex(Saveable):
             if source.n_rows < 2:
                 raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
             column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
-            sample = column.joined([column.from_dense(rows) for _, rows in source.blocks(_FIT_FLOATS)])
+            sample = column.joined([column.of(rows) for _, rows in source.own_blocks(_FIT_ROWS)])
             encoder = self._ingest.fit(self._prototype, sample)
             self._state = _State.of(encoder, self._ingest.encode_first(encoder, self._state.rows))
         return self
@@ -472,11 +472,12 @@ class CBEIndex(Saveable):
         *,
         estimates: bool,
     ) -> Iterator[Search]:
-        """Set up searches on the rows of a snapshot, for some queries after the other: they are dense meanwhile."""
+        """Set up searches on the rows of a snapshot, for some queries after the other."""
         encoder, _, geometry = state
         threads = as_n_threads(n_threads)
+        step = max(1, min(_QUERY_ROWS, _QUERY_FLOATS // (self.n_bits if source.is_sparse else self.dim)))
         empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
-        for first, vectors in source.blocks(min(_QUERY_FLOATS, _QUERY_ROWS * self.dim)) if source.n_rows else empty:
+        for first, vectors in source.own_blocks(step) if source.n_rows else empty:
             queries = margins = None
             prepared = self._ingest.prepare(source, first, vectors)
             if encoder is not None and geometry is not None:
@@ -487,4 +488,6 @@ class CBEIndex(Saveable):
                     else AsymmetricQueries.of_codes(projections)
                 )
                 margins = np.abs(projections) if self.buckets == "substrings" else None
-            yield Search(snapshot.segments, self._metric, vectors, queries, self.n_bits, allow, deny, threads, margins)
+            yield Search(
+                snapshot.segments, self._metric, self.dim, vectors, queries, self.n_bits, allow, deny, threads, margins
+            )

@@ -11,15 +11,16 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._threads import as_n_threads, for_each_chunk
-from ._typing import Codes, Ids, Vectors
+from ._typing import Codes, Ids
 from ._validation import VectorSource
 from .codes import n_words, to_words
-from .columns import Column, SparseRows
+from .columns import Column
 from .encoders import Encoder
 from .encoders.foreign import fitted_copy, project_rows
 from .metrics import Metric, squares
 from .rerank import SCALARS, Geometry, scalars_of
 from .segments import BucketMaker, RowStore
+from .sparserows import SparseRows, VectorRows
 
 # An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
 _FIRST_ROWS = 2**13
@@ -27,6 +28,8 @@ _FIRST_BYTES = 2**26
 _LEAST_FIRST_ROWS = 32
 # Values of vectors, or of projections, that are worked on at a time: they stay in the second-level cache.
 _STEP_FLOATS = 2**17
+# Sparse vectors that are read at a time before fitting.
+_FIRST_STEP = 256
 # Norms above this have squares that float32 cannot hold.
 _LARGEST_NORM = 1e18
 # The longest vectors of a sample count like vectors of so many times the median length.
@@ -70,7 +73,7 @@ class Ingest:
         """Make an empty store of vectors, for those that come before there are enough of them to fit."""
         return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)})
 
-    def prepare(self, source: VectorSource, first: int, block: Vectors) -> Vectors:
+    def prepare(self, source: VectorSource, first: int, block: VectorRows) -> VectorRows:
         """Prepare rows of `source` from row `first` on for the encoder; refuse those whose numbers would overflow."""
         if self.metric.name != "cosine" and (norms := np.sqrt(squares(block))).size and norms.max() > _LARGEST_NORM:
             source.refuse(first + int(norms.argmax()))
@@ -115,7 +118,9 @@ class Ingest:
         snapshot = first.snapshot()
         names = snapshot.ids()
         vectors = snapshot.column_of("vectors", names, first.columns["vectors"])
-        source = VectorSource(vectors.to_csr(self.dim) if self.keeps_sparse else vectors, self.dim)
+        if isinstance(vectors, SparseRows):
+            vectors.check(self.dim)  # a mapped file may say anything
+        source = VectorSource(vectors, self.dim)
         rows = self.new_rows()
         rows.reserve(first.next_id)
         rows.add(names, *self.encode(encoder, source, 0, as_n_threads(None), lambda n: None))
@@ -127,26 +132,33 @@ class Ingest:
         n_present, n_bytes = present.n_rows, 4 * self.dim * present.n_rows
         if self.keeps_sparse:
             n_bytes = sum(8 * segment.columns["vectors"].values.size for segment in present.snapshot().segments)
-        for first, block in source.blocks(_STEP_FLOATS):
+        step = _FIRST_STEP if source.is_sparse else max(1, _STEP_FLOATS // self.dim)
+        for first, block in source.own_blocks(step):
             self.prepare(source, first, block)  # refuses what codes could not hold either
             self._refuse_for_float16(first, block)
-            sizes = 8 * np.count_nonzero(block, axis=1) if self.keeps_sparse else np.full(len(block), 4 * self.dim)
+            sizes = self._sizes(block)
             n_rows, bytes_then = n_present + 1 + np.arange(len(block)), n_bytes + np.cumsum(sizes)
             enough = (n_rows >= _FIRST_ROWS) | ((bytes_then >= _FIRST_BYTES) & (n_rows >= _LEAST_FIRST_ROWS))
             n_taken = int(enough.argmax()) + 1 if enough.any() else len(block)
-            parts.append(column.read(source, slice(first, first + n_taken), block[:n_taken]))
+            parts.append(column.of(block[:n_taken]))
             if enough.any():
                 return column.joined(parts), True
             n_present, n_bytes = n_present + len(block), int(bytes_then[-1])
         return column.joined(parts), False
 
-    def fit(self, prototype: Encoder, sample: Vectors | SparseRows) -> Encoder:
+    def _sizes(self, block: VectorRows) -> NDArray[np.int64]:
+        """Bytes of each row in a store of vectors."""
+        if not self.keeps_sparse:
+            return np.full(len(block), 4 * self.dim)
+        return 8 * (block.counts() if isinstance(block, SparseRows) else np.count_nonzero(block, axis=1))
+
+    def fit(self, prototype: Encoder, sample: VectorRows) -> Encoder:
         """Return a copy of an encoder, fitted to vectors.
 
         Where norms count, a few vectors that are much longer than all others would carry the centre away from where
         nearly all of the vectors are; they are shortened.
         """
-        norms = np.sqrt(sample.squares() if isinstance(sample, SparseRows) else squares(sample))
+        norms = np.sqrt(squares(sample))
         if self.metric.name == "cosine":
             scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
         else:
@@ -164,11 +176,11 @@ class Ingest:
         words = np.empty((n, n_words(self.n_bits)), dtype=np.uint64)
         columns = self.columns
         geometry = Geometry.of(encoder)
-        step = max(1, _STEP_FLOATS // max(self.dim, self.n_bits))
+        step = max(1, _STEP_FLOATS // max(self.n_bits, 0 if source.is_sparse else self.dim))
         parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in columns}
 
         def task(begin: int, end: int) -> None:
-            for first, block in source.blocks(step * self.dim, start + begin, start + end):
+            for first, block in source.own_blocks(step, start + begin, start + end):
                 prepared = self.prepare(source, first, block)
                 projections = project_rows(encoder, prepared, 1)
                 here = first - start
@@ -177,19 +189,17 @@ class Ingest:
                     parts[name][here // step] = values
                 if "vectors" in columns:
                     self._refuse_for_float16(first, block)
-                    parts["vectors"][here // step] = columns["vectors"].read(
-                        source, slice(first, first + len(block)), block
-                    )
+                    parts["vectors"][here // step] = columns["vectors"].of(block)
                 advance(len(block))
 
         for_each_chunk(task, n, step, n_threads)
         return words, {name: column.joined(parts[name]) for name, column in columns.items()}
 
-    def _refuse_for_float16(self, first: int, block: Vectors) -> None:
+    def _refuse_for_float16(self, first: int, block: VectorRows) -> None:
         """Refuse rows to be kept in float16 that it cannot hold."""
         if self.vectors != "float16":
             return
-        largest = np.abs(block).max(axis=1, initial=0)
+        largest = block.largest() if isinstance(block, SparseRows) else np.abs(block).max(axis=1, initial=0)
         if (largest > np.finfo(np.float16).max).any():
             row = first + int(largest.argmax())
             raise ValueError(f'vectors="float16" holds values up to 65504, row {row} has larger ones')

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._typing import Rows, Vectors
-from .columns import SparseRows
+from .sparserows import SparseRows, VectorRows
 
 # What rounding in float64 leaves of 1 - 1.
 _COSINE_ROUNDING = 1e-15
@@ -34,14 +34,11 @@ class Metric:
         """What kernels call it."""
         return ("l2", "ip", "cosine").index(self.name)
 
-    def prepare(self, rows: Vectors) -> Vectors:
+    def prepare(self, rows: VectorRows) -> VectorRows:
         """Return rows as the encoder sees them: of norm 1 for cosine (a zero vector stays as it is)."""
         if self.name != "cosine":
             return rows
-        norms = np.sqrt(squares(rows)).astype(np.float32)
-        norms[norms == 0] = 1
-        prepared: Vectors = rows / norms[:, np.newaxis]
-        return prepared
+        return rows.divided(_norms(rows)) if isinstance(rows, SparseRows) else _unit(rows)
 
     def fast_distances(self, rows: Vectors | SparseRows, query: Vectors) -> NDArray[np.float32]:
         """Distances from one query to rows, neither of them prepared, in float32: right to `rounding`."""
@@ -57,7 +54,7 @@ class Metric:
             near = 1 - _products(rows, query)
             return near
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            products = _products(rows, self.prepare(query[np.newaxis])[0])
+            products = _products(rows, _unit(query[np.newaxis])[0])
             norms = np.einsum("ij,ij->i", rows, rows)
         if not ((norms > _LEAST_SQUARE) & (norms < _LARGEST_SQUARE)).all():
             return self.distances(rows, query)
@@ -103,13 +100,37 @@ class Metric:
 METRICS = {name: Metric(name) for name in ("cosine", "l2", "ip")}
 
 
+def _norms(rows: VectorRows) -> NDArray[np.float32]:
+    """Return what rows are divided by to have norm 1: 1 for a zero vector."""
+    norms = np.sqrt(squares(rows)).astype(np.float32)
+    norms[norms == 0] = 1
+    return norms
+
+
+def _unit(rows: Vectors) -> Vectors:
+    """Return dense rows of norm 1."""
+    unit: Vectors = rows / _norms(rows)[:, np.newaxis]
+    return unit
+
+
 def _products(rows: NDArray[Any], query: NDArray[Any]) -> NDArray[Any]:
     """Inner products, on this thread alone: the threads of a BLAS would get in the way of ours."""
     products: NDArray[Any] = np.einsum("ij,j->i", rows, query)
     return products
 
 
-def squares(rows: NDArray[Any]) -> NDArray[np.float64]:
+def squares(rows: NDArray[Any] | SparseRows) -> NDArray[np.float64]:
     """Squared norms, in float64."""
+    if isinstance(rows, SparseRows):
+        return rows.squares()
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
     return norms
+
+
+def products_and_squares(rows: VectorRows, centre: Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Inner products of rows with a vector, and their squared distances from it, in float64."""
+    wide = centre.astype(np.float64)
+    if isinstance(rows, SparseRows):
+        products = rows.products(centre)
+        return products, np.maximum(rows.squares() - 2 * products + wide @ wide, 0)
+    return rows.astype(np.float64) @ wide, squares(rows - centre)

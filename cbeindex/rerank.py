@@ -27,9 +27,10 @@ from . import kernels
 from ._threads import for_each_chunk
 from ._typing import Arrays, Codes, Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
 from .codes import BLOCK_ROWS, CodeRows, to_words
-from .columns import Column, SparseRows
-from .metrics import Metric, squares
+from .columns import Column
+from .metrics import Metric, products_and_squares, squares
 from .segments import NO_RANKS, Segment
+from .sparserows import SparseRows, VectorRows
 
 SCALARS = {name: Column(np.float32) for name in ("offsets", "factors", "spreads")}
 """What is stored for each row beside its code."""
@@ -73,7 +74,7 @@ class Geometry:
         return cls(centre, 1 / float(ratios.mean()), float(ratios.var() / ratios.mean() ** 2), 0.0)
 
 
-def scalars_of(rows: Vectors, projections: Projections, geometry: Geometry, metric: Metric) -> Arrays:
+def scalars_of(rows: VectorRows, projections: Projections, geometry: Geometry, metric: Metric) -> Arrays:
     """Compute the stored numbers of prepared rows from their projections."""
     n_bits = projections.shape[1]
     product = np.abs(projections).sum(axis=1, dtype=np.float64)  # <P y, b>
@@ -81,8 +82,8 @@ def scalars_of(rows: Vectors, projections: Projections, geometry: Geometry, metr
     inverse = np.divide(1, product, out=np.zeros_like(product), where=product > 0)
     openness = n_bits * projected * inverse**2  # 1 / a^2, a the cosine of P y and b
     if metric.name == "ip":
-        centred = squares(rows - geometry.centre)
-        offset = -(rows.astype(np.float64) @ geometry.centre.astype(np.float64))
+        along, centred = products_and_squares(rows, geometry.centre)
+        offset = -along
         factor = centred * inverse
         spread = np.sqrt(centred * np.maximum(openness - geometry.overlap, 0) / n_bits)
     else:
@@ -133,7 +134,7 @@ class AsymmetricQueries:
         return cls(codes, np.empty((0, _N_PLANES, 0), np.uint64), none, np.empty(0, np.int32), none, none, 0.0)
 
     @classmethod
-    def of(cls, queries: Vectors, projections: Projections, geometry: Geometry, metric: Metric) -> AsymmetricQueries:
+    def of(cls, queries: VectorRows, projections: Projections, geometry: Geometry, metric: Metric) -> AsymmetricQueries:
         """Prepare queries (prepared by the metric already) from their projections."""
         n_bits = projections.shape[1]
         codes = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), n_bits)
@@ -148,9 +149,9 @@ class AsymmetricQueries:
             axis=1,
         )
         if metric.name == "ip":
-            centre = geometry.centre.astype(np.float64)
-            offsets = 1 - (queries.astype(np.float64) - centre) @ centre
-            norms, variance = np.sqrt(squares(queries - geometry.centre)), 0.0
+            along, centred = products_and_squares(queries, geometry.centre)
+            offsets = 1 - along + squares(geometry.centre[np.newaxis])
+            norms, variance = np.sqrt(centred), 0.0
         else:
             offsets = geometry.scale * squares(projections)
             norms, variance = np.sqrt(squares(projections)), geometry.variance

@@ -12,13 +12,13 @@ from . import candidates, kernels, rerank, scan
 from ._threads import for_each_chunk
 from ._typing import Floats, Ids, Keys, Mask, Rows, Vectors
 from .candidates import View
-from .columns import SparseRows
 from .errors import CorruptIndexFileError
 from .metrics import Metric
 from .planner import Plan
 from .rerank import SCALARS, AsymmetricQueries
 from .results import NO_HAMMING_DISTANCE, NO_ID, NO_KEY, RangeResult, SearchResult, nearest_of, ranges_of
 from .segments import Segment
+from .sparserows import SparseRows, VectorRows
 
 # So many standard errors from an estimate the true distance does not lie (once in 16,000 times).
 _SURE = 4.0
@@ -27,8 +27,9 @@ _SURE = 4.0
 _LIKELY = 3.0
 # Up to so many answers are kept in order while vectors are read; more of them are sorted afterwards.
 _MOST_INSERTED = 256
-# Queries whose candidates are read by one call, at most.
+# Queries whose candidates are read by one call, and values of them, at most.
 _READ_QUERIES = 64
+_READ_FLOATS = 2**21
 # Vectors of a range search that are read at a time.
 _READ_ROWS = 1024
 
@@ -41,7 +42,8 @@ class Search:
     ----------
     segments : tuple of Segment
     metric : Metric
-    vectors : float32 array of shape (n_queries, dim)
+    dim : int
+    vectors : float32 array of shape (n_queries, dim), or SparseRows
         The queries as they came.
     queries : AsymmetricQueries, or None where the segments have no codes
     n_bits : int
@@ -53,7 +55,8 @@ class Search:
 
     segments: tuple[Segment, ...]
     metric: Metric
-    vectors: Vectors
+    dim: int
+    vectors: VectorRows
     queries: AsymmetricQueries | None
     n_bits: int
     allow: Ids | None
@@ -156,7 +159,7 @@ class Search:
         def task(start: int, stop: int) -> None:
             for i in range(start, stop):
                 best, near = rerank.exact_of_all(
-                    self.vectors[i], self.metric, segment.columns["vectors"], segment.ids, hidden, k
+                    self._dense(slice(i, i + 1))[0], self.metric, segment.columns["vectors"], segment.ids, hidden, k
                 )
                 distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
 
@@ -175,7 +178,7 @@ class Search:
 
         def task(start: int, stop: int) -> None:
             some = slice(start, stop)
-            asked = self.vectors[some]
+            asked = self._dense(some)
             candidates_of = segment.ids, rows[some], counts[some], lower[some], self.metric.number
             answers = distances[some], ids[some], n_read[some]
             if is_float32 and not is_sparse and k <= _MOST_INSERTED:
@@ -188,11 +191,12 @@ class Search:
                 return
             for i in range(start, stop):
                 best, near, n_read[i] = rerank.exact_nearest(
-                    self.vectors[i], self.metric, vectors, segment.ids, rows[i, : counts[i]], lower[i, : counts[i]], k
+                    asked[i - start], self.metric, vectors, segment.ids, rows[i, : counts[i]], lower[i, : counts[i]], k
                 )
                 distances[i, : len(near)], ids[i, : len(near)] = near, segment.ids[best]
 
-        for_each_chunk(task, len(rows), max(1, min(_READ_QUERIES, len(rows) // (4 * self.n_threads))), self.n_threads)
+        step = min(_READ_QUERIES, _READ_FLOATS // self.dim, len(rows) // (4 * self.n_threads))
+        for_each_chunk(task, len(rows), max(1, step), self.n_threads)
         self.stats["vectors_read"] = self.stats.get("vectors_read", 0) + int(n_read.sum())
         return distances, ids
 
@@ -207,10 +211,10 @@ class Search:
                 )
                 lower = query.lower_bounds(estimates, segment.columns, rows[np.newaxis], _SURE)
                 rows = rows[lower[0] <= radius]
-            vectors = segment.columns["vectors"]
+            vectors, asked = segment.columns["vectors"], self._dense(slice(i, i + 1))[0]
             parts = [rows[start : start + _READ_ROWS] for start in range(0, len(rows), _READ_ROWS)]
             near = np.concatenate(
-                [np.empty(0, np.float32), *(self.metric.distances(vectors[part], self.vectors[i]) for part in parts)]
+                [np.empty(0, np.float32), *(self.metric.distances(vectors[part], asked) for part in parts)]
             )
             return rows[near <= radius], near[near <= radius]
         bounds = np.full(1, radius, dtype=np.float32)
@@ -220,6 +224,11 @@ class Search:
         )[0]
         keys = keys[keys != NO_KEY]
         return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64), rerank.distances_of(keys)
+
+    def _dense(self, some: slice) -> Vectors:
+        """Return the vectors of some queries, dense."""
+        taken = self.vectors[some]
+        return taken.to_dense(self.dim) if isinstance(taken, SparseRows) else taken
 
     def _errors_of(self, distances: Floats, ids: Ids) -> Floats:
         """Standard errors of the estimated distances to `ids`; NaN for none."""

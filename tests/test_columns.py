@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.columns import Column, SparseRows
+from cbeindex.columns import Column
+from cbeindex.sparserows import SparseRows
 
 DIM = 6
 
@@ -29,7 +30,7 @@ columns = pytest.mark.parametrize("column", [Column(np.float32, (DIM,)), Column(
 @columns
 @given(rows=dense_rows(), data=st.data())
 def test_rows_come_back(column, rows, data):
-    stored = column.from_dense(rows)
+    stored = column.of(rows)
     assert len(stored) == len(rows)
     np.testing.assert_array_equal(dense(stored), rows)
     stop = data.draw(st.integers(0, len(rows)))
@@ -45,7 +46,7 @@ def test_rows_come_back(column, rows, data):
 @columns
 @given(parts=st.lists(dense_rows(4), max_size=4))
 def test_parts_are_joined(column, parts):
-    joined = column.joined([column.from_dense(part)[:3] for part in parts])
+    joined = column.joined([column.of(part)[:3] for part in parts])
     expected = np.concatenate([np.empty((0, DIM), np.float32), *(part[:3] for part in parts)])
     np.testing.assert_array_equal(dense(joined), expected)
 
@@ -57,7 +58,7 @@ def test_growth_leaves_views_alone(column, parts):
     room = column.room(200)
     seen, expected = [], np.empty((0, DIM), np.float32)
     for part in parts:
-        room.write(len(expected), column.from_dense(part))
+        room.write(len(expected), column.of(part))
         expected = np.concatenate([expected, part])
         seen.append((room.first(len(expected)), expected))
     for rows, wanted in seen:
@@ -68,9 +69,9 @@ def test_sparse_rows_with_many_entries_grow():
     column = Column(np.float32, (100,), is_sparse=True)
     room = column.room(2)
     full = np.arange(1, 201, dtype=np.float32).reshape(2, 100)
-    room.write(0, column.from_dense(full[:1]))
+    room.write(0, column.of(full[:1]))
     before = room.first(1)
-    room.write(1, column.from_dense(full[1:]))
+    room.write(1, column.of(full[1:]))
     np.testing.assert_array_equal(room.first(2).to_csr(100).toarray(), full)
     np.testing.assert_array_equal(before.to_csr(100).toarray(), full[:1])
 
@@ -86,8 +87,30 @@ def test_products_and_squares(rows, start):
 
 def test_bytes():
     rows = np.eye(4, DIM, dtype=np.float32)
-    assert Column(np.float16, (DIM,)).from_dense(rows).nbytes == 4 * DIM * 2
-    stored = Column(np.float16, (DIM,), is_sparse=True).from_dense(rows)
+    assert Column(np.float16, (DIM,)).of(rows).nbytes == 4 * DIM * 2
+    stored = Column(np.float16, (DIM,), is_sparse=True).of(rows)
     assert stored.nbytes == 5 * 8 + 4 * (4 + 2)
     assert stored[:2].nbytes == 3 * 8 + 2 * (4 + 2)
     assert Column(np.float32, (DIM,)).row_bytes == 4 * DIM
+
+
+@given(rows=dense_rows(), start=st.integers(0, 3))
+def test_sparse_rows_in_other_forms(rows, start):
+    some = SparseRows.from_dense(rows, np.float32)[start:]
+    expected = rows[start:]
+    np.testing.assert_array_equal(some.to_dense(DIM), expected)
+    np.testing.assert_array_equal(some.astype(np.float16).to_dense(DIM), expected)
+    np.testing.assert_array_equal(some.scaled(np.full(len(some), 2.0)).to_dense(DIM), 2 * expected)
+    np.testing.assert_array_equal(some.counts(), np.count_nonzero(expected, axis=1))
+    np.testing.assert_array_equal(some.largest(), np.abs(expected).max(axis=1, initial=0))
+    np.testing.assert_array_equal(some.column_sums(DIM), expected.sum(axis=0, dtype=np.float64))
+
+
+@given(rows=dense_rows(), start=st.integers(0, 3))
+def test_zeros_are_left_out(rows, start):
+    whole = SparseRows(
+        np.arange(len(rows) + 1) * DIM, np.tile(np.arange(DIM, dtype=np.int32), len(rows)), rows.ravel()
+    )[start:]
+    kept = whole.without_zeros()
+    np.testing.assert_array_equal(kept.to_dense(DIM), rows[start:])
+    assert kept.counts().sum() == np.count_nonzero(rows[start:])

@@ -264,8 +264,9 @@ class TestFeeding:
 
     @pytest.mark.parametrize("convert", [np.asarray, scipy.sparse.csr_array])
     @pytest.mark.parametrize("sizes", [[1] * 60, [1, 2, 3, 5, 8, 13, 28], [19, 1, 40], [20, 40], [59, 1], [21, 39]])
-    def test_in_batches(self, whole, convert, sizes):
-        index = CBEIndex(24, 70, vectors="float32")
+    def test_in_batches(self, early, convert, sizes):
+        index, whole = CBEIndex(24, 70, vectors="float32"), CBEIndex(24, 70, vectors="float32")
+        whole.add(convert(X))
         start = 0
         for size in sizes:
             assert index.is_fitted == (start >= 20)
@@ -273,6 +274,17 @@ class TestFeeding:
             assert ids.tolist() == list(range(start, start + size))
             start += size
         self.check_equal(index, whole)
+
+    def test_sparse_or_dense(self, whole):
+        """Projections are summed in another order; r is rounded to 6e-8, and some projections may be as near to 0."""
+        index = CBEIndex(24, 70, vectors="float32")
+        index.add(scipy.sparse.csr_array(X))
+        sparse, dense = self.state(index), self.state(whole)
+        for name in ("ids", "vectors", "centre", "signs", "spectrum"):
+            np.testing.assert_array_equal(sparse[name], dense[name])
+        for name in ("offsets", "factors", "spreads"):
+            np.testing.assert_allclose(sparse[name], dense[name], rtol=1e-5, err_msg=name)
+        assert np.bitwise_count(sparse["codes"] ^ dense["codes"]).sum() <= 1
 
     def test_one_vector_at_a_time(self, whole):
         index = CBEIndex(24, 70, vectors="float32")

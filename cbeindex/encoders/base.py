@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._threads import as_n_threads, for_each_chunk
 from .._typing import Arrays, CodeBytes, Projections, Vectors
 from .._validation import VectorSource, as_count
+from ..sparserows import SparseRows
 
 # Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
 # blocks cost page faults as well (2**17: two a vector at dim 768).
@@ -69,7 +70,7 @@ class Encoder(ABC):
         self.is_fitted = True
         return self
 
-    def project(self, X: ArrayLike, n_threads: int | None = None) -> Projections:
+    def project(self, X: ArrayLike | SparseRows, n_threads: int | None = None) -> Projections:
         """Project vectors: the real numbers whose signs are the code.
 
         Parameters
@@ -127,10 +128,10 @@ class Encoder(ABC):
         """Return the mean row, summed in float64."""
         if source.is_sparse:
             entries = source.read_sparse(slice(0, source.n_rows))
-            if not np.isfinite(entries.data).all():
-                source.refuse(int(np.searchsorted(entries.indptr, np.argmin(np.isfinite(entries.data)), "right")) - 1)
-            sums = np.bincount(entries.indices, weights=entries.data, minlength=self.dim)
-            return (sums / source.n_rows).astype(np.float32)
+            finite = np.isfinite(entries.largest())
+            if not finite.all():
+                source.refuse(int(finite.argmin()))
+            return (entries.column_sums(self.dim) / source.n_rows).astype(np.float32)
         total: NDArray[np.float64] = np.zeros(self.dim)
         step = rows_per_block(self.dim)
         for start in range(0, source.n_rows, step):
@@ -143,17 +144,16 @@ class Encoder(ABC):
 
     def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
         """Project all rows in blocks and call `use(first_row, projections)` for each, on several threads."""
-        step = self._rows_per_block()
+        step = self._rows_per_block(source)
         n_blocks = -(-source.n_rows // step)
         # A few chunks for each thread even out their speeds; each chunk pays once for the memory of its projector.
         chunk = step * max(1, n_blocks // (4 * n_threads))
 
         def task(start: int, stop: int) -> None:
-            project = self._projector()
+            project = self._source_projector(source)
             for first in range(start, stop, step):
-                last = min(first + step, stop)
                 with np.errstate(invalid="ignore", over="ignore"):
-                    projections = project(source.read(slice(first, last)))[:, : self.n_bits]
+                    projections = project(slice(first, min(first + step, stop)))[:, : self.n_bits]
                     suspicious = not np.isfinite(projections.sum(axis=1)).all()
                 if suspicious:  # by their sum, which can also overflow by itself
                     bad = ~np.isfinite(projections).all(axis=1)
@@ -163,8 +163,13 @@ class Encoder(ABC):
 
         for_each_chunk(task, source.n_rows, chunk, n_threads)
 
-    def _rows_per_block(self) -> int:
-        """Rows projected at a time."""
+    def _source_projector(self, source: VectorSource) -> Callable[[slice], Projections]:
+        """Return a function that projects some rows of `source` as `_projector` does."""
+        project = self._projector()
+        return lambda rows: project(source.read(rows))
+
+    def _rows_per_block(self, source: VectorSource) -> int:
+        """Rows of `source` projected at a time."""
         return rows_per_block(max(self.dim, self.n_bits))
 
 

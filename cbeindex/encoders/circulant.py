@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -9,9 +10,10 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._threads import as_n_threads
 from .._typing import Arrays, Projections, Spectrum, Vectors
-from .._validation import as_array, as_choice, as_count, as_flag, as_pairs, as_positive
-from .base import Encoder, Projector
+from .._validation import VectorSource, as_array, as_choice, as_count, as_flag, as_pairs, as_positive
+from .base import Encoder, Projector, rows_per_block
 from .convolution import CircularConvolution, fast_length
+from .direct import DirectConvolution
 from .learning import learn_spectrum
 
 KINDS = ("orthogonal", "random", "learned")
@@ -70,6 +72,7 @@ class CirculantEncoder(Encoder):
     """
 
     name: ClassVar[str] = "circulant"
+    _direct: DirectConvolution | None  # made when sparse vectors come
 
     def __init__(
         self,
@@ -146,7 +149,7 @@ class CirculantEncoder(Encoder):
                 objectives.append(objective)
             self.spectrum, self.objective = spectrum, np.array(objectives)
             self._prepare()
-        self.centre = centre
+        self.centre, self._direct = centre, None
         self.is_fitted = True
         return self
 
@@ -249,11 +252,12 @@ class CirculantEncoder(Encoder):
         """Derive what projecting needs from the parameters."""
         self._float_signs = self.signs.astype(np.float32)
         self._convolve = CircularConvolution(self.spectrum, self.length)
+        self._direct = None
 
     def _projector(self) -> Projector:
         if self.kind == "learned" and not self.is_fitted:
             raise ValueError("an encoder of kind 'learned' must be fitted before it can project: call fit(X)")
-        flipped = np.empty((self._rows_per_block(), len(self.signs), self.length), dtype=np.float32)
+        flipped = np.empty((self._convolve.rows_per_block(), len(self.signs), self.length), dtype=np.float32)
 
         def project(rows: Vectors) -> Projections:
             block = flipped[: len(rows)]
@@ -262,8 +266,30 @@ class CirculantEncoder(Encoder):
 
         return project
 
-    def _rows_per_block(self) -> int:
-        return self._convolve.rows_per_block()
+    def _source_projector(self, source: VectorSource) -> Callable[[slice], Projections]:
+        """Project sparse rows of few entries directly, and all others by transforms."""
+        transform = super()._source_projector(source)
+        if not source.is_sparse:
+            return transform
+        if self._direct is None:  # several threads may come here at once: they make the same
+            self._direct = DirectConvolution(self.spectrum, self._float_signs, self.centre, self.length, self.n_bits)
+        direct = self._direct
+
+        def project(rows: slice) -> Projections:
+            entries = source.read_sparse(rows)
+            is_short = entries.counts() <= direct.most_entries
+            if is_short.all():
+                return direct(entries)
+            projections = np.empty((len(entries), self.n_bits), dtype=np.float32)
+            projections[is_short] = direct(entries[np.flatnonzero(is_short)])
+            for i in np.flatnonzero(~is_short):
+                projections[i] = transform(slice(rows.start + i, rows.start + i + 1))[0, : self.n_bits]
+            return projections
+
+        return project
+
+    def _rows_per_block(self, source: VectorSource) -> int:
+        return rows_per_block(self.n_bits) if source.is_sparse else self._convolve.rows_per_block()
 
 
 def _flip(rows: Vectors, centre: Vectors, signs: Vectors, out: Vectors) -> None:

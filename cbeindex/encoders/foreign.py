@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Projections, Vectors
+from .._typing import Projections
 from .._validation import as_count
+from ..sparserows import SparseRows, VectorRows
 from .base import Encoder
 from .circulant import KINDS
 
@@ -38,11 +39,12 @@ def fitted_copy(prototype: Encoder, sample: Any) -> Encoder:
     return encoder
 
 
-def project_rows(encoder: Encoder, rows: Vectors, n_threads: int) -> Projections:
-    """Project rows; encoders that are not ours need not know about threads."""
+def project_rows(encoder: Encoder, rows: VectorRows, n_threads: int) -> Projections:
+    """Project rows; encoders that are not ours need not know about threads, nor about sparse rows."""
     if isinstance(encoder, Encoder):
         return encoder.project(rows, n_threads=n_threads)
-    return np.asarray(encoder.project(rows), dtype=np.float32)
+    dense = rows.to_dense(encoder.dim) if isinstance(rows, SparseRows) else rows
+    return np.asarray(encoder.project(dense), dtype=np.float32)
 
 
 def same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:

@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._typing import Arrays, Projections, Vectors
-from .._validation import as_array, as_choice, as_count, as_flag
+from .._validation import VectorSource, as_array, as_choice, as_count, as_flag
 from .base import Encoder, Projector
 from .matrices import products, rows_per_product
 
@@ -102,7 +102,7 @@ class MatrixEncoder(ParametricEncoder):
             raise ValueError(f"{type(self).__name__} must be fitted before it can project: call fit(X)")
         return lambda rows: self._finish(products(rows, self.centre, self.weights))
 
-    def _rows_per_block(self) -> int:
+    def _rows_per_block(self, source: VectorSource) -> int:
         return rows_per_product(self.dim, self.n_bits)
 
 
