@@ -19,6 +19,7 @@ from . import storage
 from ._typing import Arrays
 from ._validation import as_choice, as_count, as_flag
 from .buckets import Cells, Clusters, Substrings, Tables
+from .buckets.centroids import Centroids
 from .buckets.clusters import CELL_WORDS
 from .buckets.substrings import MOST_TABLE_BITS
 from .codes import BLOCK_ROWS, CodeRows, n_words
@@ -303,7 +304,10 @@ def _arrays_of(segment: Segment) -> Arrays:
         else:
             arrays[name] = values
     if isinstance(segment.buckets, Cells):
-        arrays |= {"cells/centroids": segment.buckets.centroids, "cells/offsets": segment.buckets.offsets}
+        centroids = segment.buckets.centroids
+        arrays |= {"cells/centroids": centroids.signs, "cells/offsets": segment.buckets.offsets}
+        if centroids.weights.size:
+            arrays["cells/weights"] = centroids.weights
     elif isinstance(segment.buckets, Tables):
         arrays |= {"tables/starts": segment.buckets.starts, "tables/rows": segment.buckets.rows}
         arrays["tables/first_bits"] = segment.buckets.first_bits
@@ -312,7 +316,8 @@ def _arrays_of(segment: Segment) -> Arrays:
 
 def _describe_buckets(buckets: Any) -> dict[str, Any] | None:
     if isinstance(buckets, Cells):
-        return {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": list(buckets.n_probes)}
+        about = {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": list(buckets.n_probes)}
+        return about | {"weights": buckets.centroids.weights.size > 0}
     if isinstance(buckets, Tables):
         return {"kind": "tables", "n_tables": buckets.n_tables, "table_bits": buckets.table_bits}
     return None
@@ -381,7 +386,11 @@ def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], r
     if kind == "cells":
         n_cells = as_count(described["n_cells"], "n_cells")
         n_cell_words = min(n_words(rows.n_bits), CELL_WORDS)
-        centroids = array("cells/centroids", np.uint64, n_cells, n_cell_words)
+        signs = array("cells/centroids", np.uint64, n_cells, n_cell_words)
+        if as_flag(described.get("weights", False), "weights"):
+            centroids = Centroids(signs, array("cells/weights", np.uint64, n_cells, 2, n_cell_words))
+        else:  # from before there were weights
+            centroids = Centroids.of_codes(signs)
         offsets = array("cells/offsets", np.int64, n_cells + 1)
         if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"cells must divide the {n_rows} rows")

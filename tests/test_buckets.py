@@ -623,7 +623,7 @@ with small_buckets():
             for n_bits in (64, 1_100):
                 use(CBEIndex(20, n_bits, buckets=kind, vectors="float32").fit(rows), rows, rerank=rerank)
 kernels = (
-    hamming.scan, cells.add_bits, cells.choose, cells.nearest, tables.fill, tables.nearest, tables.probe,
+    hamming.scan, cells.add_bits, cells.assign, cells.choose, cells.nearest, tables.fill, tables.nearest, tables.probe,
     tables.within, asymmetric.scan, asymmetric.visit, asymmetric.weigh_rows,
 )
 for kernel in kernels:
@@ -639,5 +639,5 @@ def test_kernels_are_compiled_for_one_layout():
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stderr == ""
     lines = run.stdout.splitlines()
-    assert len(lines) == 11
+    assert len(lines) == 12
     assert [line for line in lines if not line.endswith(" 1 True")] == []

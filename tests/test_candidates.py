@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbeindex import candidates
-from cbeindex.buckets import Clusters, Substrings, clusters, substrings
+from cbeindex.buckets import Clusters, Substrings, centroids, clusters, substrings
 from cbeindex.candidates import View, cells_to_visit
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.planner import FEW, Part, plan
@@ -25,8 +25,8 @@ def few_rows(monkeypatch):
     """Buckets of few rows, with little training."""
     monkeypatch.setattr(substrings, "LEAST_ROWS", 10)
     monkeypatch.setattr(clusters, "LEAST_ROWS", 10)
-    monkeypatch.setattr(clusters, "_TRAINING_ROWS", 4)
-    monkeypatch.setattr(clusters, "_N_ROUNDS", 1)
+    monkeypatch.setattr(centroids, "_TRAINING_ROWS", 4)
+    monkeypatch.setattr(centroids, "_N_ROUNDS", 1)
     monkeypatch.setattr(clusters, "_N_ASKED", 16)
     monkeypatch.setattr(clusters, "_LEAST_CELL_ROWS", 2)
 

@@ -70,18 +70,6 @@ def test_bits_are_counted(batch, data):
     np.testing.assert_array_equal(counts - 3, [bits[cell == c].sum(axis=0) for c in range(n_cells)])
 
 
-@given(code_batches(sizes=SIZES), st.data())
-def test_cells_are_chosen_nearest_first(batch, data):
-    """Of equally near ones the first; the rows of the batch stand for centroids."""
-    centroids = to_words(batch.codes, batch.n_bits)[:, :16]
-    queries = to_words(batch.queries, batch.n_bits)
-    columns = CodeRows.of(np.ascontiguousarray(centroids), 64 * centroids.shape[1]).head
-    chosen = np.full((len(queries), data.draw(st.integers(1, len(centroids)))), -1, dtype=np.int64)
-    cells.choose(queries, columns, len(centroids), chosen)
-    order = np.argsort(oracles.hamming(queries[:, :16], centroids), axis=1, kind="stable")
-    np.testing.assert_array_equal(chosen, order[:, : chosen.shape[1]])
-
-
 @given(cases(), st.sampled_from([0, 1, 20, 10_000]))
 def test_visits_in_the_order_of_cells(case, n_first):
     """First those to the nearest cells that have enough rows, then the others; each time cell by cell."""

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbeindex import scan
-from cbeindex.buckets import Cells, Clusters, clusters
+from cbeindex.buckets import Cells, Clusters, centroids, clusters
+from cbeindex.buckets.centroids import Centroids
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.segments import NOT_HIDDEN, Segment
 from tests import oracles
@@ -22,8 +23,8 @@ WIDTHS = (1, 63, 64, 65, 511, 513, 1_023, 1_024, 1_030, 2_100)
 def few_rows(monkeypatch):
     """Cells of few rows, with less training; and a cascade inside of them that overlooks nothing."""
     monkeypatch.setattr(clusters, "LEAST_ROWS", 20)
-    monkeypatch.setattr(clusters, "_TRAINING_ROWS", 4)
-    monkeypatch.setattr(clusters, "_N_ROUNDS", 2)
+    monkeypatch.setattr(centroids, "_TRAINING_ROWS", 4)
+    monkeypatch.setattr(centroids, "_N_ROUNDS", 2)
     monkeypatch.setattr(clusters, "_N_ASKED", 16)
     monkeypatch.setattr(clusters, "_MISS", 1e-300)
 
@@ -73,10 +74,10 @@ def test_rows_of_a_cell_stand_together(batch, n_cells, data):
     assert cells.offsets[0] == 0
     assert cells.offsets[-1] == n
     n_words = min(16, words_of(arranged).shape[1])
-    assert cells.centroids.shape == (cells.n_cells, n_words)
+    assert cells.centroids.signs.shape == (cells.n_cells, n_words)
     cell = np.repeat(np.arange(cells.n_cells), np.diff(cells.offsets))
     np.testing.assert_array_equal(
-        oracles.hamming(words_of(arranged)[:, :n_words], cells.centroids).argmin(axis=1), cell
+        oracles.cosines(words_of(arranged)[:, :n_words], cells.centroids).argmax(axis=1), cell
     )
     for start, stop in itertools.pairwise(cells.offsets):
         assert (np.diff(arranged.ranks[start:stop]) > 0).all()
@@ -88,7 +89,8 @@ def test_the_same_rows_make_the_same_cells():
     batch = CodeBatch(200, some_codes(np.random.default_rng(0), 300, 200, 10, 0.1), None)
     one, other = (Clusters(200).arrange(segment_of(batch)) for _ in range(2))
     np.testing.assert_array_equal(one.ids, other.ids)
-    np.testing.assert_array_equal(one.buckets.centroids, other.buckets.centroids)
+    np.testing.assert_array_equal(one.buckets.centroids.signs, other.buckets.centroids.signs)
+    np.testing.assert_array_equal(one.buckets.centroids.weights, other.buckets.centroids.weights)
     assert one.buckets.n_probes == other.buckets.n_probes
 
 
@@ -108,38 +110,6 @@ def test_only_the_first_words_count():
     arranged, others = (Clusters(1_600, 8).arrange(segment_of(CodeBatch(1_600, c, None))) for c in (codes, alike))
     np.testing.assert_array_equal(arranged.ids, others.ids)
     np.testing.assert_array_equal(arranged.buckets.offsets, others.buckets.offsets)
-
-
-@given(batches(widths=(1, 64, 65, 200), sizes=(1, 17, 40), max_queries=1), st.data())
-def test_centroids_have_the_bits_of_most_rows(batch, data):
-    words = to_words(batch.codes, batch.n_bits)
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    cell = rng.integers(0, 3, len(words))
-    cell[:1] = 0
-    n_cells = int(cell.max()) + 1
-    sizes = np.bincount(cell, minlength=n_cells)
-    centroids = clusters._majorities(words, cell, sizes)
-    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little")
-    for c in np.flatnonzero(sizes):
-        expected = 2 * bits[cell == c].sum(axis=0) >= sizes[c]
-        np.testing.assert_array_equal(np.unpackbits(centroids[c].view(np.uint8), bitorder="little"), expected)
-
-
-def test_training_brings_centroids_near(monkeypatch):
-    """Rows are nearer to trained centroids than to the rows they began with; and no cell starves beside a full one."""
-    monkeypatch.setattr(clusters, "_TRAINING_ROWS", 32)
-    monkeypatch.setattr(clusters, "_N_ROUNDS", 6)
-    for seed in range(2):
-        codes = some_codes(np.random.default_rng(seed), 300, 256, 12, 0.15)
-        words = to_words(codes, 256)
-        rng = np.random.default_rng(seed)
-        first = words[rng.permutation(300)[:12]]
-        trained = clusters._train(words, 12, np.random.default_rng(seed))
-        near, before = (oracles.hamming(words, centroids).min(axis=1) for centroids in (trained, first))
-        # Rows are 0.15 * 256 = 38 bits from the centre of their group, and 65 from one another; from other groups 128.
-        assert near.mean() < before.mean() - 5
-        sizes = np.bincount(oracles.hamming(words, trained).argmin(axis=1), minlength=12)
-        assert sizes.min() > 0
 
 
 def test_equal_rows_share_a_cell():
@@ -175,8 +145,7 @@ def test_nearest_rows_of_the_nearest_cells(batch, n_cells, k, n_threads, data):
     arranged = Clusters(batch.n_bits, n_cells).arrange(segment_of(batch))
     cells, queries = arranged.buckets, to_words(batch.queries, batch.n_bits)
     hidden = data.draw(masks(n))
-    n_words = cells.centroids.shape[1]
-    by_distance = oracles.hamming(queries[:, :n_words], cells.centroids).argsort(axis=1, kind="stable")
+    by_distance = oracles.nearest_cells(queries[:, : cells.centroids.signs.shape[1]], cells.centroids)
     visible = np.ones(n, dtype=np.bool_) if not hidden.size else ~hidden
     n_wanted = data.draw(st.integers(0, int(visible.sum())))
     before, sizes = None, np.diff(cells.ends_of_cells())
@@ -228,7 +197,7 @@ def test_the_numbers_of_cells_that_hold_the_nearest(monkeypatch):
     distances = oracles.hamming(words, words)
     nearest_rows = np.argsort(distances, axis=1, kind="stable")[:, 1:]
     cell = np.searchsorted(cells.offsets, nearest_rows, side="right") - 1
-    order = oracles.hamming(words, cells.centroids).argsort(axis=1, kind="stable")
+    order = oracles.nearest_cells(words, cells.centroids)
     needed = np.array([[list(order[row]).index(c) + 1 for c in cell[row]] for row in range(n)])
     expected = [np.quantile(needed[:, :k], 0.99, method="higher") for k in (10, 100, 1_000)]
     assert list(cells.n_probes) == expected
@@ -236,7 +205,8 @@ def test_the_numbers_of_cells_that_hold_the_nearest(monkeypatch):
 
 
 def cells_of(n_rows, n_cells, n_probes):
-    return Cells(np.zeros((n_cells, 1), np.uint64), np.linspace(0, n_rows, n_cells + 1).astype(np.int64), n_probes)
+    none = Centroids.of_codes(np.zeros((n_cells, 1), np.uint64))
+    return Cells(none, np.linspace(0, n_rows, n_cells + 1).astype(np.int64), n_probes)
 
 
 @given(st.integers(1, 500), st.integers(1, 500))

@@ -845,7 +845,7 @@ class TestGolden:
         for name in ("golden-1.cbe", "golden-1-sparse.cbe", "golden-1-binary.cbe"):
             golden, new = storage.read(DATA / name), storage.read(tmp_path / name)
             assert _without_probes(golden.content) == _without_probes(new.content)
-            assert list(golden.arrays) == list(new.arrays)
+            assert list(golden.arrays) == [part for part in new.arrays if not part.endswith("cells/weights")]
             for part, array in golden.arrays.items():
                 assert (array.dtype, array.shape) == (new.arrays[part].dtype, new.arrays[part].shape)
             kind = BinaryIndex if "binary" in name else CBEIndex
@@ -857,10 +857,11 @@ class TestGolden:
 
 
 def _without_probes(content):
-    """The content of a file without how many cells hold enough, which is measured."""
+    """The content of a file without how many cells hold enough, which is measured, and of which weights are since."""
     content = copy.deepcopy(content)
     for entry in content["rows"]["segments"]:
-        (entry["buckets"] or {}).pop("n_probes", None)
+        for key in ("n_probes", "weights"):
+            (entry["buckets"] or {}).pop(key, None)
     return content
 
 

@@ -373,6 +373,7 @@ class TestOtherContent:
     @pytest.mark.parametrize("make", KINDS)
     def test_missing_values(self, path, make):
         paths = [p for p in paths_in(content_of(make, path)) if p[0] != "options" or len(p) == 1]
+        paths = [p for p in paths if p[-1] != "weights"]  # the first files had none
         changes = {
             f"without {place}": lambda content, arrays, place=place: drop_in(content, place)
             for place in paths

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.buckets import Cells, Tables
+from cbeindex.buckets.centroids import Centroids
 from cbeindex.planner import Explanation, Part, n_allowed, plan, ways
 
 
@@ -28,7 +29,9 @@ def cells(n_rows, n_cells=1_000, n_probes=20, n_words=16):
     """Cells of equal size, of which so many hold the nearest 10, and more the nearest 100 and 1,000."""
     offsets = np.linspace(0, n_rows, n_cells + 1).astype(np.int64)
     needed = tuple(min(n_cells, n_probes * factor) for factor in (1, 3, 10))
-    return Part(n_rows, Cells(np.zeros((n_cells, n_words), dtype=np.uint64), offsets, needed))
+    codes = np.zeros((n_cells, 3, n_words), dtype=np.uint64)
+    centroids = Centroids(codes[:, 0], codes[:, 1:])
+    return Part(n_rows, Cells(centroids, offsets, needed))
 
 
 def tables(n_rows, n_tables=16, table_bits=16):
@@ -203,11 +206,11 @@ def test_costs():
     n = 60_300
     assert costs["scan"] == (n, 256 * n)
     assert costs["cascade"] == (n, 64 * n + 192 * (n // 20 + 20))
-    # 20 of 1,000 cells of 50 rows and 8 of 100 cells of 100 rows, and all centroids of 128 bytes.
+    # 20 of 1,000 cells of 50 rows and 8 of 100 cells of 100 rows, and all centroids of 3 x 128 bytes.
     looked_at = 20 * 50 + 8 * 100 + 300
-    assert costs["buckets"] == (looked_at, 256 * looked_at + 128 * 1_100)
+    assert costs["buckets"] == (looked_at, 256 * looked_at + 384 * 1_100)
     twice = ways(2048, parts, 10, "clusters", 40)["buckets"]
-    assert twice == (40 * 50 + 40 * 100 + 300, 256 * 6_300 + 128 * 1_100)
+    assert twice == (40 * 50 + 40 * 100 + 300, 256 * 6_300 + 384 * 1_100)
     assert ways(2048, parts, 10, "clusters", 10**6)["buckets"].rows == n
     # Short codes have no more than a head, and those with tables none: the cascade is a scan.
     for n_bits, some, kind in ((1024, parts, "clusters"), (2048, [tables(n)], "substrings")):

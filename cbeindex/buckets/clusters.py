@@ -1,17 +1,15 @@
 """Clusters: rows that are near to the same centroid stand together, and a search looks at the nearest cells only.
 
-Cells are found by k-means in Hamming space, on the first 1,024 bits of the codes: a row belongs to the nearest
-centroid, and a centroid has at each place the bit that most of its rows have. It needs no vectors, so it serves vectors
-of any length and codes from elsewhere alike, and choosing cells for a query costs as little as a scan of some hundred
-rows. Each segment has cells of its own, as many as suit its size; when segments are joined, new cells are made, so that
-cells follow the data as it grows or moves.
+Cells are found by k-means in Hamming space, on the first 1,024 bits of the codes (see `centroids.py`). It needs no
+vectors, so it serves vectors of any length and codes from elsewhere alike, and choosing cells for a query costs as
+little as a scan of some hundred rows. Each segment has cells of its own, as many as suit its size; when segments are
+joined, new cells are made, so that cells follow the data as it grows or moves.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
-from functools import cached_property
 
 import numpy as np
 
@@ -20,6 +18,7 @@ from .._threads import for_each_chunk, n_cores
 from .._typing import Codes, Keys, Mask, Rows
 from ..codes import CodeRows
 from ..segments import NO_RANKS, NOT_HIDDEN, Segment
+from .centroids import Centroids, train
 
 LEAST_ROWS = 2**11
 """Segments with fewer rows have no cells: all of them are looked at."""
@@ -31,9 +30,6 @@ CELL_WORDS = 16
 # as looking at the rows of those that are chosen.
 _CELLS_OF_ROOT = 2
 _LEAST_CELL_ROWS = 8
-# Rows a cell that k-means is trained on, and its rounds: measured, more of either moves recall by less than 0.001.
-_TRAINING_ROWS = 32
-_N_ROUNDS = 6
 # Rows that are asked for to find how many cells hold the nearest rows of a row, how many of those, and the share of
 # them that should.
 _N_ASKED = 128
@@ -51,15 +47,15 @@ class Cells:
 
     Attributes
     ----------
-    centroids : uint64 array of shape (n_cells, at most 16)
-        First words of codes.
+    centroids : Centroids
+        Of the first words of codes, at most 16.
     offsets : int64 array of shape (n_cells + 1,)
         Cell c has the rows [offsets[c], offsets[c + 1]).
     n_probes : tuple of int
         Cells that hold 99 % of the nearest 10, 100 and 1,000 of a row, on average.
     """
 
-    centroids: Codes
+    centroids: Centroids
     offsets: Rows
     n_probes: tuple[int, ...]
 
@@ -73,17 +69,6 @@ class Cells:
         """Bytes that the cells take beyond codes in another order."""
         return self.centroids.nbytes + self.offsets.nbytes
 
-    @cached_property
-    def _columns(self) -> Codes:
-        """Centroids word by word."""
-        return CodeRows.of(self.centroids, 64 * self.centroids.shape[1]).head
-
-    def _nearest(self, queries: Codes, n_probes: int) -> Rows:
-        """Return the nearest cells of each query, nearest first."""
-        chosen: Rows = np.empty((len(queries), n_probes), dtype=np.int64)
-        kernels.cells.choose(queries, self._columns, self.n_cells, chosen)
-        return chosen
-
     def choose(self, queries: Codes, n_probes: int, n_wanted: int, hidden: Mask) -> Rows:
         """Return the nearest cells of each query: `n_probes`, or more until they have `n_wanted` rows to be answers.
 
@@ -94,11 +79,11 @@ class Cells:
         if hidden.size:
             until = np.concatenate([[0], np.cumsum(~hidden)])
             sizes = until[self.offsets[1:]] - until[self.offsets[:-1]]
-        chosen = self._nearest(queries, n_probes)
+        chosen = self.centroids.nearest(queries, n_probes)
         short = np.flatnonzero(sizes[chosen].sum(axis=1) < n_wanted)
         if not short.size:
             return chosen
-        every = self._nearest(queries[short], self.n_cells)
+        every = self.centroids.nearest(queries[short], self.n_cells)
         enough = np.cumsum(sizes[every], axis=1) >= n_wanted
         n_needed = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, self.n_cells)
         cells: Rows = np.full((len(queries), max(n_probes, int(n_needed.max()))), self.n_cells)
@@ -147,8 +132,8 @@ class Clusters:
         n_cells = self.n_cells or round(_CELLS_OF_ROOT * math.sqrt(segment.n_rows))
         n_cells = max(1, min(n_cells, segment.n_rows // _LEAST_CELL_ROWS))
         rng = np.random.default_rng(segment.n_rows)
-        centroids = _train(first_words, n_cells, rng)
-        cell = _nearest_centroids(centroids, first_words, 1)[:, 0]
+        centroids = train(first_words, min(self.n_bits, 64 * CELL_WORDS), n_cells, rng)
+        cell = centroids.assign(first_words)
         rows = np.argsort(cell, kind="stable")
         offsets = np.searchsorted(cell[rows], np.arange(n_cells + 1))
         columns = {name: values[rows] for name, values in segment.columns.items()}
@@ -201,48 +186,13 @@ def nearest(
     return keys, np.sum(counts, axis=0)
 
 
-def _nearest_centroids(centroids: Codes, words: Codes, k: int) -> Rows:
-    """Return the `k` nearest centroids of codes by their first words, nearest first; on all cores."""
-    columns = CodeRows.of(centroids, 64 * centroids.shape[1]).head
-    chosen: Rows = np.empty((len(words), k), dtype=np.int64)
-
-    def task(start: int, stop: int) -> None:
-        kernels.cells.choose(words[start:stop], columns, len(centroids), chosen[start:stop])
-
-    for_each_chunk(task, len(words), _GROUP_QUERIES, n_cores())
-    return chosen
-
-
-def _train(words: Codes, n_cells: int, rng: np.random.Generator) -> Codes:
-    """Find centroids by k-means in Hamming space, on a sample."""
-    sample = words[rng.permutation(len(words))[: _TRAINING_ROWS * n_cells]]
-    centroids = sample[:n_cells].copy()
-    for _ in range(_N_ROUNDS):
-        cell = _nearest_centroids(centroids, sample, 1)[:, 0]
-        sizes = np.bincount(cell, minlength=n_cells)
-        centroids = _majorities(sample, cell, sizes)
-        empty = np.flatnonzero(sizes == 0)
-        if empty.size:  # a cell without rows takes over a part of a large one
-            crowded = np.argsort(-sizes[cell], kind="stable")[: len(sample) // 4 + 1]
-            centroids[empty] = sample[rng.choice(crowded, len(empty))]
-    return centroids
-
-
-def _majorities(words: Codes, cell: Rows, sizes: Rows) -> Codes:
-    """Return codes that have, at each place, the bit that most rows of a cell have."""
-    counts = np.zeros((len(sizes), 64 * words.shape[1]), dtype=np.int32)
-    kernels.cells.add_bits(words, cell, counts)
-    bits = 2 * counts >= sizes[:, np.newaxis]
-    return np.packbits(bits, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
-
-
-def _probes_needed(segment: Segment, centroids: Codes, offsets: Rows, rng: np.random.Generator) -> tuple[int, ...]:
+def _probes_needed(segment: Segment, centroids: Centroids, offsets: Rows, rng: np.random.Generator) -> tuple[int, ...]:
     """Count the cells that hold the nearest rows of some rows, most of the time."""
     asked = segment.codes.take(rng.choice(segment.n_rows, min(_N_ASKED, segment.n_rows), replace=False))
     keys = scan.nearest(segment.codes, segment.n_rows, asked, _N_NEAREST[-1] + 1, NOT_HIDDEN, NO_RANKS, n_cores())
     rows = (keys[:, 1:] & np.uint64(0xFFFFFFFF)).astype(np.int64)  # without the row itself
     cell = np.searchsorted(offsets, rows, side="right") - 1
-    chosen = _nearest_centroids(centroids, asked, len(centroids))
+    chosen = centroids.nearest(asked, len(centroids))
     places = np.argsort(chosen, axis=1)
     needed = np.take_along_axis(places, cell, axis=1) + 1
     return tuple(int(np.quantile(needed[:, :n], _SHARE, method="higher")) for n in _N_NEAREST)

@@ -5,7 +5,7 @@ Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offse
 
 import numpy as np
 
-from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
+from .._typing import Codes, Distances, Doubles, Keys, Mask, Ranks, Rows
 from .hamming import add_tails, keep_smallest, prefix_limits
 from .jit import njit
 from .popcount import popcount64
@@ -68,20 +68,59 @@ def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
 
 
 @njit(cache=True, nogil=True)
-def choose(queries: Codes, columns: Codes, n_cells: int, out: Rows) -> None:
-    """Find the nearest cells of each query, nearest first, the first of equally near ones first, into `out`.
+def weigh_between(code: Codes, signs: Codes, ones: Codes, twos: Codes, out: Distances) -> None:
+    """Weights of the places where `code` differs from centroids stored word by word, (n_words, 512), into `out`."""
+    out[:] = 0
+    for w in range(signs.shape[0]):
+        word, s, one, two = code[w], signs[w], ones[w], twos[w]
+        for cell in range(out.size):
+            apart = s[cell] ^ word
+            out[cell] += np.int32(popcount64(apart & one[cell]) + np.uint64(2) * popcount64(apart & two[cell]))
 
-    `columns`, (n_blocks, n_words, 512), has the centroids word by word. Distances are small whole numbers, so cells are
-    put in order by counting.
+
+@njit(cache=True, nogil=True)
+def weigh_all(code: Codes, signs: Codes, ones: Codes, twos: Codes, n_cells: int, out: Distances) -> None:
+    """Do as `weigh_between` for all centroids, (n_blocks, n_words, 512)."""
+    for block in range(signs.shape[0]):
+        n = min(512, (n_cells - block * 512 + 15) // 16 * 16)  # no cells are left to be weighed one by one
+        weigh_between(code, signs[block], ones[block], twos[block], out[block * 512 : block * 512 + n])
+
+
+@njit(cache=True, nogil=True)
+def assign(
+    words: Codes, signs: Codes, ones: Codes, twos: Codes, totals: Rows, scales: Doubles, n_cells: int, out: Rows
+) -> None:
+    """Find the centroid that has the largest cosine with each code, the first of equal ones, into `out`."""
+    apart = np.empty(signs.shape[0] * 512, dtype=np.int32)
+    for row in range(words.shape[0]):
+        weigh_all(words[row], signs, ones, twos, n_cells, apart)
+        nearest_cell, largest = 0, -2.0
+        for cell in range(n_cells):
+            cosine = (totals[cell] - 2 * apart[cell]) * scales[cell]
+            if cosine > largest:
+                nearest_cell, largest = cell, cosine
+        out[row] = nearest_cell
+
+
+@njit(cache=True, nogil=True)
+def choose(
+    queries: Codes, signs: Codes, ones: Codes, twos: Codes, totals: Rows, scales: Doubles, n_cells: int, out: Rows
+) -> None:
+    """Find the nearest cells of each query by cosine, nearest first, the first of equally near ones first, into `out`.
+
+    Centroids are (n_blocks, n_words, 512), word by word. A cosine is told to 1 / 1,024, so that cells are put in order
+    by counting.
     """
     n_chosen = out.shape[1]
-    distances = np.empty(columns.shape[0] * 512, dtype=np.int32)
-    places = np.empty(64 * columns.shape[1] + 2, dtype=np.int64)
+    apart = np.empty(signs.shape[0] * 512, dtype=np.int32)
+    distances = np.empty(n_cells, dtype=np.int32)
+    places = np.empty(2050, dtype=np.int64)
     for query in range(queries.shape[0]):
-        for block in range(columns.shape[0]):
-            n = min(512, n_cells - block * 512)
-            distances_between(queries[query], columns[block], 0, (n + 15) // 16 * 16, distances[block * 512 :])
+        weigh_all(queries[query], signs, ones, twos, n_cells, apart)
         places[:] = 0
+        for cell in range(n_cells):
+            cosine = (totals[cell] - 2 * apart[cell]) * scales[cell]
+            distances[cell] = np.int32(1024 * (1 - min(1.0, max(-1.0, cosine))))
         for cell in range(n_cells):
             places[distances[cell] + 1] += 1
         last = 0
