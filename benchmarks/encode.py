@@ -9,11 +9,13 @@ from abc import ABC, abstractmethod
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Contender, alternate, forget_peak_memory, peak_memory
+from benchmarks.harness import Contender, Timing, alternate, forget_peak_memory, peak_memory
 from benchmarks.report import Report
 
 DIMS = (128, 384, 768, 1_024, 1_536, 4_096, 25_600, 51_200, 2**17, 2**20)
 QUICK_DIMS = (128, 768, 4_096)
+# Sparse vectors: dimensions, entries of a vector, bits of a code.
+SPARSE_DIMS, SPARSE_ENTRIES, SPARSE_BITS = (25_600, 2**17, 2**20), (32, 256), 2_048
 # A dense matrix of this many values (1 GiB of float32) is the largest that the matrix methods get.
 LARGEST_MATRIX = 2**28
 
@@ -88,6 +90,60 @@ class Matrix(_Encoding):
         return np.packbits(rows @ self.matrix >= 0, axis=1, bitorder="little")
 
 
+class Sparse(ABC):
+    """A contender on sparse rows: entries in random columns."""
+
+    def __init__(self, dim: int, n_rows: int, n_entries: int) -> None:
+        from scipy import sparse
+
+        rng = np.random.default_rng(dim)
+        # A column from each of as many equal ranges: no column twice, and in order.
+        width = dim // n_entries
+        columns = (np.arange(n_entries) * width + rng.integers(0, width, (n_rows, n_entries))).ravel()
+        values = rng.standard_normal(n_rows * n_entries, dtype=np.float32)
+        self.rows = sparse.csr_array((values, columns, np.arange(n_rows + 1) * n_entries), shape=(n_rows, dim))
+
+    def run(self) -> int:
+        """Encode all rows; return the bytes of the codes."""
+        return self.encode().nbytes
+
+    @abstractmethod
+    def encode(self) -> NDArray[np.uint8]:
+        """Encode and pack the rows."""
+
+
+class SparseCirculant(Sparse):
+    """cbeindex, entry by entry."""
+
+    def __init__(self, dim: int, n_rows: int, n_entries: int) -> None:
+        from cbeindex import CirculantEncoder
+
+        super().__init__(dim, n_rows, n_entries)
+        self.encoder = CirculantEncoder(dim, n_bits=SPARSE_BITS).fit(self.rows)
+
+    def encode(self) -> NDArray[np.uint8]:
+        return self.encoder.encode(self.rows, n_threads=1)
+
+
+class SparseTransform(SparseCirculant):
+    """cbeindex on the same rows, dense: by transforms."""
+
+    def __init__(self, dim: int, n_rows: int, n_entries: int) -> None:
+        super().__init__(dim, n_rows, n_entries)
+        self.rows = self.rows.toarray()
+
+
+class SparseMatrix(Sparse):
+    """scipy: CSR rows @ Gaussian matrix, then packbits."""
+
+    def __init__(self, dim: int, n_rows: int, n_entries: int) -> None:
+        super().__init__(dim, n_rows, n_entries)
+        self.matrix = np.random.default_rng(0).standard_normal((dim, SPARSE_BITS), dtype=np.float32)
+
+    def encode(self) -> NDArray[np.uint8]:
+        return np.packbits(self.rows @ self.matrix >= 0, axis=1, bitorder="little")
+
+
 class Memory:
     """cbeindex on rows that are read one at a time: what it holds at most beyond its input."""
 
@@ -105,11 +161,12 @@ class Memory:
         return {"input": rows.nbytes, "beyond": peak_memory() - before}
 
 
+SPARSE_CONTENDERS = {"cbeindex": SparseCirculant, "transform": SparseTransform, "matrix": SparseMatrix}
 CONTENDERS = {"cbeindex": Circulant, "hadamard": Hadamard, "lsh": Lsh, "matrix": Matrix}
 
 
 def main(arguments: list[str]) -> None:
-    """Print both tables."""
+    """Print all tables."""
     parser = argparse.ArgumentParser(prog="python -m benchmarks encode", description=__doc__)
     parser.add_argument("--quick", action="store_true", help="a smoke run: few dimensions, few rounds")
     parser.add_argument("--rounds", type=int, default=9, help="rounds that the contenders alternate")
@@ -122,6 +179,7 @@ def main(arguments: list[str]) -> None:
         options.dims or (QUICK_DIMS if options.quick else DIMS),
         3 if options.quick else options.rounds,
     )
+    sparse(report, SPARSE_DIMS[:1] if options.quick else SPARSE_DIMS, 3 if options.quick else options.rounds)
     memory(report, (2**17,) if options.quick else (2**20, 2**24))
 
 
@@ -135,19 +193,44 @@ def speed(report: Report, dims: tuple[int, ...], rounds: int) -> None:
     for dim in dims:
         n_rows = max(4, min(4_096, 2**23 // dim))
         names = [name for name in CONTENDERS if name in ("cbeindex", "hadamard") or dim * dim <= LARGEST_MATRIX]
-        processes = {
-            name: Contender(f"benchmarks.encode:{CONTENDERS[name].__name__}", {"dim": dim, "n_rows": n_rows})
-            for name in names
-        }
-        timings = alternate({name: (lambda p=p: p.timed("run")[0]) for name, p in processes.items()}, rounds)
-        for process in processes.values():
-            process.close()
+        timings = _timings({name: CONTENDERS[name] for name in names}, rounds, dim=dim, n_rows=n_rows)
         scale = 1e6 / n_rows
         times = {name: timings[name].median * scale if name in timings else None for name in CONTENDERS}
         others = [times[name] for name in ("hadamard", "lsh", "matrix")]
         own = timings["cbeindex"]
         ratios = [None if other is None else other / times["cbeindex"] for other in others]
         table.row(dim, times["cbeindex"], own.spread(scale), *others, *ratios)
+
+
+def sparse(report: Report, dims: tuple[int, ...], rounds: int) -> None:
+    """Microseconds a vector for sparse vectors."""
+    table = report.table(
+        "sparse",
+        ["d", "entries", "us/vector", "min-max", "transform", "matrix", "x transform", "x matrix"],
+        f"{SPARSE_BITS:,} bits; transform: cbeindex on the same vectors, dense; x as above",
+    )
+    for dim in dims:
+        for n_entries in SPARSE_ENTRIES:
+            n_rows = max(16, 2**22 // dim)
+            names = [name for name in SPARSE_CONTENDERS if name != "matrix" or dim * SPARSE_BITS <= LARGEST_MATRIX]
+            contenders = {name: SPARSE_CONTENDERS[name] for name in names}
+            timings = _timings(contenders, rounds, dim=dim, n_rows=n_rows, n_entries=n_entries)
+            times = {name: timings[name].median * 1e6 / n_rows for name in names}
+            others = [times.get(name) for name in ("transform", "matrix")]
+            ratios = [None if other is None else other / times["cbeindex"] for other in others]
+            spread = timings["cbeindex"].spread(1e6 / n_rows)
+            table.row(dim, n_entries, times["cbeindex"], spread, *others, *ratios)
+
+
+def _timings(contenders: dict[str, type], rounds: int, **arguments: int) -> dict[str, Timing]:
+    """Run contenders in turn, each in its process."""
+    processes = {
+        name: Contender(f"benchmarks.encode:{contender.__name__}", arguments) for name, contender in contenders.items()
+    }
+    timings = alternate({name: (lambda p=p: p.timed("run")[0]) for name, p in processes.items()}, rounds)
+    for process in processes.values():
+        process.close()
+    return timings
 
 
 def memory(report: Report, dims: tuple[int, ...]) -> None:

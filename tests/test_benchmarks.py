@@ -79,8 +79,10 @@ def test_unknown_names_list_what_there_is(capsys):
     assert "encode" in capsys.readouterr().out
 
 
-def test_encode(tmp_path, capsys):
+def test_encode(tmp_path, monkeypatch, capsys):
     pytest.importorskip("faiss")
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    monkeypatch.setattr(encode, "SPARSE_DIMS", (4_096,))
     path = tmp_path / "encode.jsonl"
     encode.main(["--quick", "--dims", "64", "100", "--output", str(path)])
     rows = [json.loads(line) for line in path.read_text().splitlines()]
@@ -89,6 +91,10 @@ def test_encode(tmp_path, capsys):
     assert [row["d"] for row in measured] == [64, 100]
     for row in measured:
         assert row["x hadamard"] == pytest.approx(row["hadamard"] / row["us/vector"])
+    sparse = [row for row in rows if row["table"] == "sparse"]
+    assert [(row["d"], row["entries"]) for row in sparse] == [(4_096, 32), (4_096, 256)]
+    for row in sparse:
+        assert row["x matrix"] == pytest.approx(row["matrix"] / row["us/vector"])
     assert [row["d"] for row in rows if row["table"] == "memory"] == [2**17]
     assert "above 1: cbeindex is faster" in capsys.readouterr().out
 
