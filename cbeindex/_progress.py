@@ -2,7 +2,10 @@
 
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+
+_is_shown = ContextVar("is_shown", default=False)
 
 
 @contextmanager
@@ -16,10 +19,20 @@ def progress_bar(wanted: bool, total: int, unit: str) -> Iterator[Callable[[int]
     except ImportError:
         raise ImportError("progress=True needs tqdm: pip install tqdm") from None
     lock = threading.Lock()  # several threads report, and a bar adds up without one
-    with tqdm(total=total, unit=f" {unit}", unit_scale=True) as bar:
+    is_part = _is_shown.get()
+    token = _is_shown.set(True)
+    try:
+        with tqdm(total=total, unit=f" {unit}", unit_scale=True, leave=not is_part) as bar:
 
-        def advance(n: int) -> None:
-            with lock:
-                bar.update(n)
+            def advance(n: int) -> None:
+                with lock:
+                    bar.update(n)
 
-        yield advance
+            yield advance
+    finally:
+        _is_shown.reset(token)
+
+
+def part_bar(total: int, unit: str) -> AbstractContextManager[Callable[[int], object]]:
+    """Do as `progress_bar` for a part of the work of this thread: it shows a bar while that of the whole is shown."""
+    return progress_bar(_is_shown.get(), total, unit)

@@ -11,6 +11,7 @@ import scipy.sparse
 from cbeindex import CBEIndex, CirculantEncoder
 from cbeindex.kernels import asymmetric
 from tests import oracles, vector_oracles
+from tests.small import small_buckets
 from tests.vector_oracles import clustered
 
 METRIC_NAMES = ("cosine", "l2", "ip")
@@ -841,6 +842,14 @@ class TestProgress:
             assert f"{N - start}.0/{N - start}.0" in shown
             assert "100%" in shown
         index.add(X)
+        assert capsys.readouterr().err == ""
+
+    def test_of_k_means(self, capsys):
+        pytest.importorskip("tqdm")
+        with small_buckets():
+            CBEIndex(24, buckets="clusters").add(X, progress=True)
+            assert "rounds of k-means" in capsys.readouterr().err
+            CBEIndex(24, buckets="clusters").add(X)
         assert capsys.readouterr().err == ""
 
     def test_without_tqdm(self, monkeypatch):

@@ -36,7 +36,7 @@ class Grid(NamedTuple):
 
 
 USUAL = Grid(
-    n_probes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
+    n_probes=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512),
     substrings={
         None: (1, 2, 4, 8, 16, 32, 64, 128, 256, 512, 1_024),
         4: (1, 4, 16, 64, 256, 1_024),
@@ -50,7 +50,7 @@ USUAL = Grid(
 )
 # HNSW takes too long to build on a million codes, and IVF with more lists to train.
 NEAR_DUPLICATES = Grid(
-    n_probes=(1, 2, 4, 8, 12, 16, 24, 32, 48, 64),
+    n_probes=(1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64),
     substrings={None: (1, 4, 16), 4: (1, 4, 16)},
     nlist=(256, 1_024),
     m=(),

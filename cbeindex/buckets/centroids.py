@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
+from .._progress import part_bar
 from .._threads import for_each_chunk, n_cores
 from .._typing import Codes, Rows
 from ..codes import CodeRows
@@ -110,17 +111,24 @@ def train(words: Codes, n_bits: int, n_centroids: int, rng: np.random.Generator)
     """Find centroids of codes by k-means on a sample; `n_bits` of the words are bits of codes."""
     sample = words[rng.permutation(len(words))[: _TRAINING_ROWS * n_centroids]]
     centroids = Centroids.of_codes(sample[:n_centroids].copy())
-    for _ in range(_N_ROUNDS):
-        cell = centroids.assign(sample)
-        means = means_of(sample, n_bits, cell, n_centroids)
-        sizes = np.bincount(cell, minlength=n_centroids)
-        empty = np.flatnonzero(sizes == 0)
-        if empty.size:  # one without rows takes over a part of a large one
-            crowded = np.argsort(-sizes[cell], kind="stable")[: len(sample) // 4 + 1]
-            chosen = rng.choice(crowded, len(empty))
-            means[empty] = means_of(sample[chosen], n_bits, np.arange(len(empty)), len(empty))
-        centroids = Centroids.of_means(means)
+    with part_bar(_N_ROUNDS, "rounds of k-means") as advance:
+        for _ in range(_N_ROUNDS):
+            centroids = _improved(centroids, sample, n_bits, rng)
+            advance(1)
     return centroids
+
+
+def _improved(centroids: Centroids, sample: Codes, n_bits: int, rng: np.random.Generator) -> Centroids:
+    """Do one round of k-means."""
+    cell = centroids.assign(sample)
+    means = means_of(sample, n_bits, cell, len(centroids))
+    sizes = np.bincount(cell, minlength=len(centroids))
+    empty = np.flatnonzero(sizes == 0)
+    if empty.size:  # one without rows takes over a part of a large one
+        crowded = np.argsort(-sizes[cell], kind="stable")[: len(sample) // 4 + 1]
+        chosen = rng.choice(crowded, len(empty))
+        means[empty] = means_of(sample[chosen], n_bits, np.arange(len(empty)), len(empty))
+    return Centroids.of_means(means)
 
 
 def means_of(words: Codes, n_bits: int, cell: Rows, n_cells: int) -> NDArray[np.float32]:
