@@ -90,7 +90,8 @@ class VectorSource:
 
     Holds a dense array or a CSR matrix of any numeric type without copying it; a block is converted when it is read.
     Blocks of sparse vectors are had dense or sparse; `SparseRows` are such blocks, to be read again.
-    NaN and infinity pass: what is computed from a block shows them, at no cost, and then `refuse` says where they are.
+    NaN and infinity pass `read`: what is computed from a block shows them, at no cost, and then `refuse` says where
+    they are. Blocks that are iterated over are looked at.
 
     Parameters
     ----------
@@ -101,7 +102,7 @@ class VectorSource:
 
     Attributes
     ----------
-    n_rows : int
+    dim, n_rows : int
     is_single : bool
         Whether one vector came as a 1-D array; then results lose their first axis too.
     is_sparse : bool
@@ -139,8 +140,8 @@ class VectorSource:
         """Return some rows of a sparse source, entries that are not 0 in the order of their columns."""
         if isinstance(self._rows, SparseRows):
             return self._rows[rows]
-        start, stop, _ = rows.indices(self.n_rows)
         taken = self._rows
+        start, stop, _ = rows.indices(self.n_rows)
         if not taken.has_canonical_format:
             taken, start, stop = _summable(taken[rows]), 0, stop - start
             taken.sum_duplicates()
@@ -162,12 +163,22 @@ class VectorSource:
 
     def own_blocks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, VectorRows]]:
         """Read rows [start, stop), `step` at a time, in the form they have: pairs of first row and finite rows."""
+        if self.is_sparse:
+            yield from self.entry_blocks(step, start, stop)
+            return
         stop = self.n_rows if stop is None else stop
         for first in range(start, stop, step):
-            some = slice(first, min(first + step, stop))
-            rows: VectorRows = self.read_sparse(some) if self.is_sparse else self.read(some)
+            rows = self.read(slice(first, min(first + step, stop)))
             self._refuse_infinite(first, _finite(rows))
             yield first, rows
+
+    def entry_blocks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, SparseRows]]:
+        """Do as `own_blocks` with the rows of a sparse source."""
+        stop = self.n_rows if stop is None else stop
+        for first in range(start, stop, step):
+            entries = self.read_sparse(slice(first, min(first + step, stop)))
+            self._refuse_infinite(first, _finite(entries))
+            yield first, entries
 
     def _refuse_infinite(self, first: int, finite: Mask) -> None:
         if not finite.all():

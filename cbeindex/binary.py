@@ -136,9 +136,9 @@ class BinaryIndex(Saveable):
         k : int
         mode : {"auto", "scan", "cascade", "buckets"}
             "scan" looks at every code: exact. "cascade" looks at 512 bits of every code and at the rest of those that
-            can still be among the nearest; it may overlook some, see `miss`, and is a scan up to 1,024 bits. "buckets"
-            looks at the codes in some buckets. "auto" is exact, unless the index has clusters and they are cheaper;
-            `explain` says what it takes.
+            can still be among the nearest; it may overlook some, see `miss`, and is a scan up to 1,024 bits, and where
+            these are many. "buckets" looks at the codes in some buckets. "auto" is exact, unless the index has clusters
+            and they are cheaper; `explain` says what it takes.
         n_probes : int, optional
             Buckets visited in each segment: cells of clusters, or buckets of each table of substrings. By default as
             many cells as hold 99 % of the `k` nearest of a stored code; and with substrings as many as it takes to be

@@ -43,7 +43,11 @@ class Column:
     def of(self, vectors: VectorRows) -> Any:
         """Return vectors in the form of the column; the memory is not shared."""
         if isinstance(vectors, SparseRows):
-            return vectors.astype(self.dtype) if self.is_sparse else vectors.to_dense(*self.shape).astype(self.dtype)
+            return (
+                vectors.astype(self.dtype)
+                if self.is_sparse
+                else vectors.to_dense(*self.shape).astype(self.dtype, copy=False)
+            )
         return SparseRows.from_dense(vectors, self.dtype) if self.is_sparse else np.array(vectors, dtype=self.dtype)
 
     def joined(self, parts: Sequence[Any]) -> Any:

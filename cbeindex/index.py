@@ -29,8 +29,9 @@ from .results import RangeResult, SearchResult
 from .search import Search
 from .segments import RowStore, Snapshot
 
-# Rows of a sample that are read at a time.
-_FIT_ROWS = 64
+# Values of a sample, and sparse rows of it, that are read at a time.
+_FIT_FLOATS = 2**20
+_FIT_ROWS = 1024
 # Values of queries, and queries, that are searched for at a time.
 _QUERY_FLOATS = 2**23
 _QUERY_ROWS = 1024
@@ -170,7 +171,8 @@ class CBEIndex(Saveable):
             if source.n_rows < 2:
                 raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
             column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
-            sample = column.joined([column.of(rows) for _, rows in source.own_blocks(_FIT_ROWS)])
+            step = _FIT_ROWS if source.is_sparse else max(1, _FIT_FLOATS // self.dim)
+            sample = column.joined([column.of(rows) for _, rows in source.own_blocks(step)])
             encoder = self._ingest.fit(self._prototype, sample)
             self._state = _State.of(encoder, self._ingest.encode_first(encoder, self._state.rows))
         return self
@@ -207,7 +209,7 @@ class CBEIndex(Saveable):
         as_flag(replace, "replace")
         threads = as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
-            encoder, rows, _ = self._state
+            encoder, rows, geometry = self._state
             if rows.next_id == 0:  # the first vectors decide in which form vectors are kept
                 self._ingest = replace_fields(self._ingest, keeps_sparse=source.is_sparse)
                 rows = self._ingest.first_rows() if encoder is None else self._ingest.new_rows()
@@ -219,7 +221,8 @@ class CBEIndex(Saveable):
                 if encoder is not None:
                     self._state = _State.of(encoder, rows)
                 return added
-            words, columns = self._ingest.encode(encoder, source, 0, threads, advance)
+            assert geometry is not None
+            words, columns = self._ingest.encode(encoder, geometry, source, 0, threads, advance)
             return rows.add(names, words, columns, replace=replace)
 
     def search(
@@ -243,8 +246,8 @@ class CBEIndex(Saveable):
         k : int
         mode : {"auto", "scan", "cascade", "buckets"}
             "scan" looks at every code. "cascade" looks at 512 bits of every code first, and at more of those that can
-            still be among the nearest (codes of up to 1,024 bits it looks at whole). "buckets" looks at the codes in
-            some buckets. "auto" takes what is faster; `explain` says which.
+            still be among the nearest; codes of up to 1,024 bits, and where these are many all codes, it looks at
+            whole. "buckets" looks at the codes in some buckets. "auto" takes what is faster; `explain` says which.
         rerank : {None, "asymmetric", "exact", "auto"}
             None: order by Hamming distance, which is then what `distances` are. "asymmetric": estimate distances from
             the real-valued query and the codes. "exact": compute them from the kept vectors. "auto": the best that the

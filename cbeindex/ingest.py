@@ -107,9 +107,10 @@ class Ingest:
         snapshot = first.snapshot()
         sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
         encoder = self.fit(prototype, sample)
+        geometry = Geometry.of(encoder)
         fitted = self.encode_first(encoder, first)
         advance(n_kept)
-        words, columns = self.encode(encoder, source, n_kept, n_threads, advance)
+        words, columns = self.encode(encoder, geometry, source, n_kept, n_threads, advance)
         other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
         return np.concatenate([first_names, other_names]), encoder, fitted
 
@@ -123,7 +124,7 @@ class Ingest:
         source = VectorSource(vectors, self.dim)
         rows = self.new_rows()
         rows.reserve(first.next_id)
-        rows.add(names, *self.encode(encoder, source, 0, as_n_threads(None), lambda n: None))
+        rows.add(names, *self.encode(encoder, Geometry.of(encoder), source, 0, as_n_threads(None), lambda n: None))
         return rows
 
     def _read_first(self, source: VectorSource, present: RowStore) -> tuple[Any, bool]:
@@ -169,13 +170,18 @@ class Ingest:
         return fitted_copy(prototype, sample * scales[:, np.newaxis].astype(np.float32))
 
     def encode(
-        self, encoder: Encoder, source: VectorSource, start: int, n_threads: int, advance: Callable[[int], object]
+        self,
+        encoder: Encoder,
+        geometry: Geometry,
+        source: VectorSource,
+        start: int,
+        n_threads: int,
+        advance: Callable[[int], object],
     ) -> tuple[Codes, dict[str, Any]]:
         """Encode the rows of `source` from `start` on: codes, and columns."""
         n = source.n_rows - start
         words = np.empty((n, n_words(self.n_bits)), dtype=np.uint64)
         columns = self.columns
-        geometry = Geometry.of(encoder)
         step = max(1, _STEP_FLOATS // max(self.n_bits, 0 if source.is_sparse else self.dim))
         parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in columns}
 

@@ -25,10 +25,15 @@ _LEAST_TASK_ROWS = 8 * BLOCK_ROWS
 _RANGE_TASK_ROWS = 32 * BLOCK_ROWS
 # Head distances that a group of queries keeps between the two passes of the cascade (32 MiB).
 _CASCADE_VALUES = 2**24
-# Where heads leave more than one row in so many, the rest of all codes is read sooner one after the other than that of
-# the rows that are left (measured at 2,048 bits: 7 ns a row against 35).
-_MOST_LEFT = 5
-_ALL = -1
+# A row that the head leaves costs the cascade as much as so many words of tails that a scan reads one after the other
+# (measured at 2,048 bits: 35 ns against 0.3 a word in a batch, which shares what it reads, and 0.8 for a few queries).
+_ROW_IN_WORDS = 120
+_ROW_IN_WORDS_OF_FEW = 44
+_FEW_QUERIES = 4
+# Queries by which the cascade is judged, at least.
+_FIRST_QUERIES = 8
+# The number of survivors of a query that is scanned, until all are done.
+_SCANNED = -1
 # Queries that share a block while it is in the cache.
 _SHARING_QUERIES = 32
 
@@ -111,8 +116,8 @@ def cascade(
     """Find the `k` nearest rows of each query, looking at the whole code of few rows.
 
     A row at the k-th distance is overlooked with a probability of about `miss`; nearer rows with less. A query whose
-    heads rule out too few rows is answered by a scan, and where most of the first queries are, so are all others. The
-    answer does not depend on the number of threads.
+    heads rule out too few rows is answered by a scan, and where most of the first queries are, so are all others: what
+    is overlooked may depend on the queries that are asked together, but not on the number of threads.
 
     Returns
     -------
@@ -121,7 +126,8 @@ def cascade(
     int64 array of shape (n_queries,)
         How many rows were looked at beyond their heads.
     """
-    run = _Cascade(codes, n_rows, n_bits, min(k, n_rows), hidden, ranks, miss)
+    price = _ROW_IN_WORDS if len(queries) >= _FEW_QUERIES else _ROW_IN_WORDS_OF_FEW
+    run = _Cascade(codes, n_rows, n_bits, min(k, n_rows), hidden, ranks, miss, price)
     keys: Keys = np.full((len(queries), run.k), NO_KEY)
     n_survivors: Rows = np.zeros(len(queries), dtype=np.int64)
     group = max(1, min(_SHARING_QUERIES, _CASCADE_VALUES // n_rows))
@@ -131,18 +137,20 @@ def cascade(
             some = slice(first, min(first + group, stop))
             run.search(queries[some], keys[some], n_survivors[some], threads)
 
-    n_first = len(queries) if len(queries) < 2 * n_threads else min(group, len(queries))
-    task(0, n_first, n_threads)  # few queries, to keep all threads busy: split rows
-    rest = slice(n_first, len(queries))
-    if 2 * np.count_nonzero(n_survivors[:n_first] == _ALL) > n_first:
-        keys[rest] = nearest(codes, n_rows, queries[rest], k, hidden, ranks, n_threads)
-        n_survivors[rest] = _ALL
+    n_first = min(max(group, _FIRST_QUERIES), len(queries))
+    n_others = len(queries) - n_first
+    task(0, n_first, n_threads)
+    if 2 * np.count_nonzero(n_survivors[:n_first] == _SCANNED) > n_first:
+        keys[n_first:] = nearest(codes, n_rows, queries[n_first:], k, hidden, ranks, n_threads)
+        n_survivors[n_first:] = _SCANNED
+    elif n_others < 2 * n_threads:  # too few to keep all threads busy: split rows
+        task(n_first, len(queries), n_threads)
     else:
         for_each_chunk(
             lambda start, stop: task(n_first + start, n_first + stop),
-            len(queries) - n_first, max(1, _queries_of_a_task(len(queries) - n_first, n_threads)), n_threads,
+            n_others, _queries_of_a_task(n_others, n_threads), n_threads,
         )  # fmt: skip
-    n_survivors[n_survivors == _ALL] = n_rows - np.count_nonzero(hidden)
+    n_survivors[n_survivors == _SCANNED] = n_rows - np.count_nonzero(hidden)
     return keys, n_survivors
 
 
@@ -164,9 +172,10 @@ class _Cascade:
     """The cascade over the rows of one segment."""
 
     def __init__(
-        self, codes: CodeRows, n_rows: int, n_bits: int, k: int, hidden: Mask, ranks: Ranks, miss: float
+        self, codes: CodeRows, n_rows: int, n_bits: int, k: int, hidden: Mask, ranks: Ranks, miss: float, price: int
     ) -> None:
         self.k = k
+        self._most_left = n_rows * codes.tail.shape[1] // price
         self._codes, self._n_rows, self._n_bits, self._hidden, self._ranks = codes, n_rows, n_bits, hidden, ranks
         self._stage_ends, self._prefix_bits, self._z = checks_of(codes, n_bits, miss)
 
@@ -180,13 +189,13 @@ class _Cascade:
             kernels.hamming.head_scan(queries, self._codes.head, self._hidden, start, stop, heads, least)
 
         for_each_chunk(measure_heads, self._n_rows, task_rows, n_threads)
-        n_survivors[:] = _ALL
+        n_survivors[:] = _SCANNED
         for i in range(len(queries)):
             answer = self._search_one(queries[i], heads[i], least[i], task_rows, n_threads)
             if answer is not None:
                 n_survivors[i] = answer[1]
                 keys[i, : len(answer[0])] = answer[0]
-        open_ = np.flatnonzero(n_survivors == _ALL)
+        open_ = np.flatnonzero(n_survivors == _SCANNED)
         if open_.size:
             asked = np.ascontiguousarray(queries[open_])
             keys[open_] = nearest(self._codes, self._n_rows, asked, self.k, self._hidden, self._ranks, n_threads)
@@ -206,7 +215,7 @@ class _Cascade:
             query_tail, tail, heads, least, self._ranks, self._n_rows, self._n_bits, self._stage_ends,
             self._prefix_bits, self._z, 2 * self.k + 32, found, self.k, limits,
         )  # fmt: skip
-        if np.count_nonzero(heads <= limits[0]) * _MOST_LEFT > self._n_rows:
+        if limits[0] > reach and np.count_nonzero(heads <= np.uint16(limits[0])) > self._most_left:
             return None
         parts, counts = [found[:count]], [n_first]
 

@@ -49,17 +49,21 @@ class SparseRows:
     @classmethod
     def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:
         """Put the rows of several parts one after the other."""
-        counts = np.concatenate([np.diff(part.offsets) for part in parts])
+        counts = np.concatenate([part.counts() for part in parts])
         offsets = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
-        spans = [slice(part.offsets[0], part.offsets[-1]) for part in parts]
         return cls(
             offsets,
-            np.concatenate([part.indices[span] for part, span in zip(parts, spans, strict=True)]),
-            np.concatenate([part.values[span] for part, span in zip(parts, spans, strict=True)]),
+            np.concatenate([part.indices[part._span] for part in parts]),
+            np.concatenate([part.values[part._span] for part in parts]),
         )
 
     def __len__(self) -> int:
         return len(self.offsets) - 1
+
+    @property
+    def _span(self) -> slice:
+        """The entries of these rows."""
+        return slice(self.offsets[0], self.offsets[-1])
 
     def __getitem__(self, rows: slice | Rows) -> SparseRows:
         """Take some rows: those of a slice in place, others as a copy."""
@@ -118,9 +122,8 @@ class SparseRows:
     def largest(self) -> NDArray[np.float32]:
         """Return the largest magnitude in each row, 0 for a row without entries."""
         largest = np.zeros(len(self), dtype=np.float32)
-        span = slice(self.offsets[0], self.offsets[-1])
         with np.errstate(invalid="ignore"):  # NaN is the largest of all
-            np.maximum.at(largest, np.repeat(np.arange(len(self)), self.counts()), np.abs(self.values[span]))
+            np.maximum.at(largest, np.repeat(np.arange(len(self)), self.counts()), np.abs(self.values[self._span]))
         return largest
 
     def counts(self) -> Rows:
@@ -130,18 +133,16 @@ class SparseRows:
 
     def astype(self, dtype: Any) -> SparseRows:
         """Copy the rows, with values of another type."""
-        span = slice(self.offsets[0], self.offsets[-1])
-        return SparseRows(self.offsets - self.offsets[0], self.indices[span].copy(), self.values[span].astype(dtype))
+        return self._with(self.values[self._span].astype(dtype))
 
     def without_zeros(self) -> SparseRows:
         """Return the rows without entries that are 0."""
-        span = slice(self.offsets[0], self.offsets[-1])
-        kept = self.values[span] != 0
+        kept = self.values[self._span] != 0
         if kept.all():
             return self
         n_before = np.concatenate([[0], np.cumsum(kept)])
         offsets = n_before[self.offsets - self.offsets[0]]
-        return SparseRows(offsets, self.indices[span][kept], self.values[span][kept])
+        return SparseRows(offsets, self.indices[self._span][kept], self.values[self._span][kept])
 
     def to_dense(self, dim: int) -> Vectors:
         """Return the rows as a float32 array of shape (n, dim)."""
@@ -152,15 +153,12 @@ class SparseRows:
 
     def scaled(self, scales: NDArray[np.float64]) -> SparseRows:
         """Return the rows, each times a number."""
-        span = slice(self.offsets[0], self.offsets[-1])
         factors = np.repeat(scales.astype(np.float32), self.counts())
-        return SparseRows(self.offsets - self.offsets[0], self.indices[span], self.values[span] * factors)
+        return self._with(self.values[self._span] * factors)
 
     def divided(self, norms: NDArray[np.float32]) -> SparseRows:
         """Return the rows, each divided by a number."""
-        span = slice(self.offsets[0], self.offsets[-1])
-        values = self.values[span] / np.repeat(norms, self.counts())
-        return SparseRows(self.offsets - self.offsets[0], self.indices[span], values)
+        return self._with(self.values[self._span] / np.repeat(norms, self.counts()))
 
     def column_sums(self, dim: int) -> NDArray[np.float64]:
         """Return the sum of all rows: float64 (dim,)."""
@@ -171,8 +169,8 @@ class SparseRows:
         """Return the rows as a float32 scipy.sparse.csr_array."""
         from scipy import sparse
 
-        span = slice(self.offsets[0], self.offsets[-1])
-        data = self.values[span].astype(np.float32), self.indices[span].copy(), self.offsets - self.offsets[0]
+        own = self.astype(np.float32)
+        data = own.values, own.indices, own.offsets
         csr = sparse.csr_array(data, shape=(len(self), dim))
         try:
             csr.check_format(full_check=True)
@@ -180,16 +178,19 @@ class SparseRows:
             raise CorruptIndexFileError(f"sparse vectors must be of {dim} values: {error}") from error
         return csr
 
+    def _with(self, values: NDArray[Any]) -> SparseRows:
+        """Return rows with entries at the same places; the memory is not shared."""
+        return SparseRows(self.offsets - self.offsets[0], self.indices[self._span].copy(), values)
+
     def _entries(self, dim: int) -> tuple[NDArray[Any], NDArray[np.int32]]:
         """Return the entries of these rows, values and columns, which must be below `dim`."""
-        span = slice(self.offsets[0], self.offsets[-1])
-        columns = self.indices[span]
+        columns = self.indices[self._span]
         if columns.size and (columns.min() < 0 or columns.max() >= dim):
             raise CorruptIndexFileError(f"sparse vectors must have columns below {dim}")
-        return self.values[span], columns
+        return self.values[self._span], columns
 
     def _row_sums(self, terms: NDArray[np.float64]) -> NDArray[np.float64]:
-        counts = np.diff(self.offsets)
+        counts = self.counts()
         if counts.size and counts.min() < 0:
             raise CorruptIndexFileError("sparse vectors must follow each other")
         numbers = np.repeat(np.arange(len(self)), counts)

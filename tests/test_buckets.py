@@ -592,7 +592,7 @@ import pickle
 import numpy as np
 from numba.core.types import Array
 from cbeindex import BinaryIndex, CBEIndex
-from cbeindex.kernels import asymmetric, cells, hamming, tables
+from cbeindex.kernels import asymmetric, cells, centroids, hamming, tables
 from tests.small import ALL, small_buckets
 
 ways = ({}, {"mode": "scan"}, {"mode": "buckets"}, {"n_probes": 1}, {"n_probes": ALL}, {"n_probes": 2, "deny": [1]})
@@ -623,8 +623,8 @@ with small_buckets():
             for n_bits in (64, 1_100):
                 use(CBEIndex(20, n_bits, buckets=kind, vectors="float32").fit(rows), rows, rerank=rerank)
 kernels = (
-    hamming.scan, cells.add_bits, cells.assign, cells.choose, cells.nearest, tables.fill, tables.nearest, tables.probe,
-    tables.within, asymmetric.scan, asymmetric.visit, asymmetric.weigh_rows,
+    hamming.scan, centroids.add_bits, centroids.assign, centroids.choose, cells.nearest, tables.fill, tables.nearest,
+    tables.probe, tables.within, asymmetric.scan, asymmetric.visit, asymmetric.weigh_rows,
 )
 for kernel in kernels:
     arrays = {tuple(t for t in signature if isinstance(t, Array)) for signature in kernel.signatures}

@@ -58,18 +58,6 @@ def test_distances_between_two_rows(batch, data):
     assert (out[last - first :] == 7).all()
 
 
-@given(code_batches(widths=(1, 64, 65, 200), sizes=(1, 17, 40)), st.data())
-def test_bits_are_counted(batch, data):
-    words = to_words(batch.codes, batch.n_bits)
-    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
-    n_cells = 4
-    cell = rng.integers(0, n_cells, len(words))
-    counts = np.full((n_cells, 64 * words.shape[1]), 3, dtype=np.int32)
-    cells.add_bits(words, cell, counts)
-    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(np.int32)
-    np.testing.assert_array_equal(counts - 3, [bits[cell == c].sum(axis=0) for c in range(n_cells)])
-
-
 @given(cases(), st.sampled_from([0, 1, 20, 10_000]))
 def test_visits_in_the_order_of_cells(case, n_first):
     """First those to the nearest cells that have enough rows, then the others; each time cell by cell."""

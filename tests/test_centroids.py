@@ -5,6 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex import kernels
 from cbeindex.buckets import centroids as module
 from cbeindex.buckets.centroids import Centroids
 from cbeindex.codes import to_words
@@ -42,6 +43,18 @@ def test_codes_as_centroids_are_as_near_as_their_hamming_distance(batch):
     some = Centroids.of_codes(words)
     np.testing.assert_array_equal(some.nearest(queries, len(words)), expected)
     np.testing.assert_array_equal(some.assign(queries), expected[:, 0])
+
+
+@given(code_batches(widths=(1, 64, 65, 200), sizes=(1, 17, 40)), st.data())
+def test_bits_are_counted(batch, data):
+    words = to_words(batch.codes, batch.n_bits)
+    rng = np.random.default_rng(data.draw(st.integers(0, 99)))
+    n_cells = 4
+    cell = rng.integers(0, n_cells, len(words))
+    counts = np.full((n_cells, 64 * words.shape[1]), 3, dtype=np.int32)
+    kernels.centroids.add_bits(words, cell, counts)
+    bits = np.unpackbits(words.view(np.uint8), axis=1, bitorder="little").astype(np.int32)
+    np.testing.assert_array_equal(counts - 3, [bits[cell == c].sum(axis=0) for c in range(n_cells)])
 
 
 @given(code_batches(widths=(1, 64, 65, 200), sizes=(1, 17, 40)), st.integers(0, 99))
@@ -91,6 +104,7 @@ def test_weights_tell_where_rows_agree():
     codes = some_codes(rng, 400, 256, 4, 0.05)
     codes[:, 16:] = rng.integers(0, 256, (400, 16))
     vectors = oracles.centroid_vectors(module.train(to_words(codes, 256), 256, 4, rng))
+    # The mean of 100 rows is 0.9 where they agree, three steps of 0.3; elsewhere it is 0.1 at most, a third of a step.
     assert np.abs(vectors[:, :128]).mean() > 2.5
     assert np.abs(vectors[:, 128:]).mean() < 0.5
 

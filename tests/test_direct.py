@@ -53,12 +53,15 @@ def test_projects_by_the_circulant_matrix(dim, n_bits, kind, pad, share, seed):
 
 @pytest.mark.parametrize("length", [1023, 1024, 1025, 5000])
 def test_runs_of_r_go_round(length):
-    """Around the size of a tile, and entries in the first and last columns."""
+    """Around the size of a tile, one entry at a time and several, in the first and last columns."""
     encoder = CirculantEncoder(length, 2 * length + 3, pad=False)
-    X = np.zeros((4, length), dtype=np.float32)
-    for row, column in zip(X, (0, 1, length // 2, length - 1), strict=True):
+    columns = np.array([0, 1, length // 3, length // 2, length - 1000, length - 2, length - 1])
+    X = np.zeros((12, length), dtype=np.float32)
+    for row, column in zip(X, columns, strict=False):
         row[column] = 1
-    # Transforms of unit vectors err by some 1e-7.
+    for n_entries, row in enumerate(X[7:], 3):
+        row[columns[:n_entries]] = np.arange(1, n_entries + 1) / 8
+    # Transforms of vectors of length 1 err by some 1e-7.
     np.testing.assert_allclose(encoder.project(scipy.sparse.csr_array(X)), encoder.project(X), rtol=0, atol=1e-6)
 
 
@@ -73,6 +76,8 @@ def test_long_rows_are_transformed(monkeypatch):
     found, dense = encoder.project(scipy.sparse.csr_array(X), n_threads=1), encoder.project(X)
     assert sum(counts) == 5
     np.testing.assert_array_equal(found[is_long], dense[is_long])
+    alone = encoder.project(scipy.sparse.csr_array(X[~is_long]), n_threads=3)
+    np.testing.assert_array_equal(found[~is_long], alone)
     np.testing.assert_allclose(found, dense, rtol=0, atol=1e-4)  # |x| is up to 17, float32 errs by 1e-6 of it
 
 
@@ -84,7 +89,7 @@ def test_a_row_has_the_same_bits_in_any_batch():
         np.testing.assert_array_equal(encoder.project(X[start:stop], n_threads=1), together[start:stop])
 
 
-@pytest.mark.parametrize("n_entries", [0, 3, 400])
+@pytest.mark.parametrize("n_entries", [0, 3, 4, 7, 40, 400])
 def test_a_row_equal_to_the_centre_becomes_ones(n_entries):
     """Whether the centre is projected directly or by a transform."""
     X = np.repeat(sparse_rows(1, 400, n_entries), 4, axis=0)

@@ -318,6 +318,8 @@ from cbeindex.kernels import hamming
 for n_bits in (8, 64, 512, 1_088, 2_000):
     rng = np.random.default_rng(n_bits)
     codes = rng.integers(0, 256, (5_000, n_bits // 8), dtype=np.uint8)
+    codes[::25] = codes[0]  # a cluster, for which the cascade does not give way to the scan
+    codes[::25] ^= rng.integers(0, 2, (200, n_bits // 8), dtype=np.uint8)
     index = BinaryIndex(n_bits)
     index.add(codes)
     index.add(codes[:7], ids=np.arange(9_000, 8_993, -1))

@@ -247,6 +247,23 @@ def test_a_cascade_whose_heads_tell_nothing_is_a_scan(n_queries, n_threads):
     np.testing.assert_array_equal(keys, scan.nearest(rows, 3_000, queries, 40, NOT_HIDDEN, NO_RANKS, 1))
 
 
+@pytest.mark.parametrize("n_random", [3, 5])
+def test_the_first_queries_judge_the_cascade_on_any_number_of_threads(n_random, monkeypatch):
+    monkeypatch.setattr(scan, "_CASCADE_VALUES", 3_000)  # one query at a time
+    rng = np.random.default_rng(2)
+    words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
+    words[:5] = words[0]
+    queries = np.repeat(words[:1], 9, axis=0)
+    queries[:n_random] = rng.integers(0, 2**64, (n_random, 32), dtype=np.uint64)
+    for n_threads in (1, 2, 7):
+        _, n_survivors = scan.cascade(
+            CodeRows.of(words, 2_048), 3_000, 2_048, queries, 5, NOT_HIDDEN, NO_RANKS, 1e-3, n_threads
+        )
+        assert (n_survivors[:n_random] == 3_000).all()
+        assert (n_survivors[n_random:8] < 1_000).all()
+        assert (n_survivors[8] == 3_000) == (n_random > 4)
+
+
 def test_some_queries_of_a_cascade_are_scanned():
     """Queries near to a few rows among random ones go through the cascade, beside others that do not."""
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Centroids of codes: k-means in Hamming space.
+"""Centroids of codes: k-means by cosine.
 
 A centroid is the mean of its rows with bits as +1 and -1, rounded: at each place the bit that most of them have, and a
 weight of 0 to 3 that tells how well they agree. A code belongs to the centroid that points most nearly in its direction
@@ -18,7 +18,7 @@ from .. import kernels
 from .._progress import part_bar
 from .._threads import for_each_chunk, n_cores
 from .._typing import Codes, Rows
-from ..codes import CodeRows
+from ..codes import CodeRows, to_words
 
 # The largest weight.
 _HEAVIEST = 3
@@ -61,6 +61,9 @@ class Centroids:
     def __len__(self) -> int:
         return len(self.signs)
 
+    def __getstate__(self) -> dict[str, Codes]:
+        return {"signs": self.signs, "weights": self.weights}  # without what is derived from them
+
     @property
     def nbytes(self) -> int:
         """Bytes of signs and weights."""
@@ -92,7 +95,7 @@ class Centroids:
     def nearest(self, words: Codes, k: int) -> Rows:
         """Return the `k` nearest centroids of codes, nearest first: int64 (n, k)."""
         chosen: Rows = np.empty((len(words), k), dtype=np.int64)
-        kernels.cells.choose(words, *self._columns, *self._lengths, len(self), chosen)
+        kernels.centroids.choose(words, *self._columns, *self._lengths, len(self), chosen)
         return chosen
 
     def assign(self, words: Codes) -> Rows:
@@ -101,7 +104,7 @@ class Centroids:
         columns, lengths = self._columns, self._lengths
 
         def task(start: int, stop: int) -> None:
-            kernels.cells.assign(words[start:stop], *columns, *lengths, len(self), cell[start:stop])
+            kernels.centroids.assign(words[start:stop], *columns, *lengths, len(self), cell[start:stop])
 
         for_each_chunk(task, len(words), _TASK_ROWS, n_cores())
         return cell
@@ -134,7 +137,7 @@ def _improved(centroids: Centroids, sample: Codes, n_bits: int, rng: np.random.G
 def means_of(words: Codes, n_bits: int, cell: Rows, n_cells: int) -> NDArray[np.float32]:
     """Return the mean code of each cell, with bits as +1 and -1, and 0 at places that are not bits."""
     counts = np.zeros((n_cells, 64 * words.shape[1]), dtype=np.int32)
-    kernels.cells.add_bits(words, cell, counts)
+    kernels.centroids.add_bits(words, cell, counts)
     sizes = np.maximum(np.bincount(cell, minlength=n_cells), 1)[:, np.newaxis]
     means: NDArray[np.float32] = (2 * counts / sizes - 1).astype(np.float32)
     means[:, n_bits:] = 0
@@ -143,7 +146,7 @@ def means_of(words: Codes, n_bits: int, cell: Rows, n_cells: int) -> NDArray[np.
 
 def _packed(bits: NDArray[np.generic]) -> Codes:
     """Pack what is not 0, (n, 64 n_words), into words."""
-    return np.packbits(bits != 0, axis=1, bitorder="little").view("<u8").astype(np.uint64, copy=False)
+    return to_words(np.packbits(bits != 0, axis=1, bitorder="little"), bits.shape[1])
 
 
 def _count(words: Codes) -> Rows:

@@ -1,6 +1,6 @@
 """Clusters: rows that are near to the same centroid stand together, and a search looks at the nearest cells only.
 
-Cells are found by k-means in Hamming space, on the first 1,024 bits of the codes (see `centroids.py`). It needs no
+Cells are found by k-means on the first 1,024 bits of the codes (see `centroids.py`). It needs no
 vectors, so it serves vectors of any length and codes from elsewhere alike, and choosing cells for a query costs as
 little as a scan of some hundred rows. Each segment has cells of its own, as many as suit its size; when segments are
 joined, new cells are made, so that cells follow the data as it grows or moves.

@@ -12,16 +12,18 @@ from numpy.typing import ArrayLike, NDArray
 from .._threads import as_n_threads, for_each_chunk
 from .._typing import Arrays, CodeBytes, Projections, Vectors
 from .._validation import VectorSource, as_count
-from ..sparserows import SparseRows
 
 # Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
 # blocks cost page faults as well (2**17: two a vector at dim 768).
 _BLOCK_FLOATS = 2**16
+# Sparse rows that are added up at a time.
+_SPARSE_ROWS = 4096
 # scipy transforms four float32 rows at a time in one register.
 _LEAST_ROWS = 4
 
 
 Projector: TypeAlias = Callable[[Vectors], Projections]
+RowsProjector: TypeAlias = Callable[[Any], Projections]  # of a slice of rows, or of numbers
 
 
 class Encoder(ABC):
@@ -70,7 +72,7 @@ class Encoder(ABC):
         self.is_fitted = True
         return self
 
-    def project(self, X: ArrayLike | SparseRows, n_threads: int | None = None) -> Projections:
+    def project(self, X: ArrayLike, n_threads: int | None = None) -> Projections:
         """Project vectors: the real numbers whose signs are the code.
 
         Parameters
@@ -84,13 +86,18 @@ class Encoder(ABC):
         float32 array of shape (n, n_bits), or (n_bits,) for a single vector
         """
         source = VectorSource(X, self.dim)
+        projections = self.project_source(source, as_n_threads(n_threads))
+        return projections[0] if source.is_single else projections
+
+    def project_source(self, source: VectorSource, n_threads: int) -> Projections:
+        """Project vectors that have been looked at already: float32 (n, n_bits)."""
         projections: Projections = np.empty((source.n_rows, self.n_bits), dtype=np.float32)
 
         def keep(start: int, block: Projections) -> None:
             projections[start : start + len(block)] = block
 
-        self._for_each_block(source, keep, as_n_threads(n_threads))
-        return projections[0] if source.is_single else projections
+        self._for_each_block(source, keep, n_threads)
+        return projections
 
     def encode(self, X: ArrayLike, n_threads: int | None = None) -> CodeBytes:
         """Encode vectors: one bit for each projection, 1 where it is at least 0.
@@ -126,13 +133,11 @@ class Encoder(ABC):
 
     def _mean_row(self, source: VectorSource) -> Vectors:
         """Return the mean row, summed in float64."""
-        if source.is_sparse:
-            entries = source.read_sparse(slice(0, source.n_rows))
-            finite = np.isfinite(entries.largest())
-            if not finite.all():
-                source.refuse(int(finite.argmin()))
-            return (entries.column_sums(self.dim) / source.n_rows).astype(np.float32)
         total: NDArray[np.float64] = np.zeros(self.dim)
+        if source.is_sparse:
+            for _, entries in source.entry_blocks(_SPARSE_ROWS):
+                total += entries.column_sums(self.dim)
+            return (total / source.n_rows).astype(np.float32)
         step = rows_per_block(self.dim)
         for start in range(0, source.n_rows, step):
             rows = source.read(slice(start, start + step))
@@ -149,8 +154,10 @@ class Encoder(ABC):
         # A few chunks for each thread even out their speeds; each chunk pays once for the memory of its projector.
         chunk = step * max(1, n_blocks // (4 * n_threads))
 
+        make_projector = self._projectors(source)
+
         def task(start: int, stop: int) -> None:
-            project = self._source_projector(source)
+            project = make_projector()
             for first in range(start, stop, step):
                 with np.errstate(invalid="ignore", over="ignore"):
                     projections = project(slice(first, min(first + step, stop)))[:, : self.n_bits]
@@ -163,10 +170,14 @@ class Encoder(ABC):
 
         for_each_chunk(task, source.n_rows, chunk, n_threads)
 
-    def _source_projector(self, source: VectorSource) -> Callable[[slice], Projections]:
-        """Return a function that projects some rows of `source` as `_projector` does."""
-        project = self._projector()
-        return lambda rows: project(source.read(rows))
+    def _projectors(self, source: VectorSource) -> Callable[[], RowsProjector]:
+        """Return what makes, for one thread, a function that projects some rows of `source` as `_projector` does."""
+
+        def make() -> RowsProjector:
+            project = self._projector()
+            return lambda rows: project(source.read(rows))
+
+        return make
 
     def _rows_per_block(self, source: VectorSource) -> int:
         """Rows of `source` projected at a time."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -11,7 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._threads import as_n_threads
 from .._typing import Arrays, Projections, Spectrum, Vectors
 from .._validation import VectorSource, as_array, as_choice, as_count, as_flag, as_pairs, as_positive
-from .base import Encoder, Projector, rows_per_block
+from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .convolution import CircularConvolution, fast_length
 from .direct import DirectConvolution
 from .learning import learn_spectrum
@@ -32,7 +33,8 @@ class CirculantEncoder(Encoder):
         Length of the vectors.
     n_bits : int, optional
         Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64. The first
-        bits of a code do not depend on it (except for kind "learned", which is trained for its number of bits).
+        bits of a code do not depend on it (except for kind "learned", which is trained for its number of bits; of
+        sparse vectors a bit whose projection is within rounding of 0 may).
         Every `length` bits cost one transform.
     kind : {"orthogonal", "random", "learned"}
         How r is chosen. "orthogonal": random phases and a flat spectrum, which makes R exactly orthogonal.
@@ -255,8 +257,6 @@ class CirculantEncoder(Encoder):
         self._direct = None
 
     def _projector(self) -> Projector:
-        if self.kind == "learned" and not self.is_fitted:
-            raise ValueError("an encoder of kind 'learned' must be fitted before it can project: call fit(X)")
         flipped = np.empty((self._convolve.rows_per_block(), len(self.signs), self.length), dtype=np.float32)
 
         def project(rows: Vectors) -> Projections:
@@ -266,27 +266,36 @@ class CirculantEncoder(Encoder):
 
         return project
 
-    def _source_projector(self, source: VectorSource) -> Callable[[slice], Projections]:
+    def _projectors(self, source: VectorSource) -> Callable[[], RowsProjector]:
         """Project sparse rows of few entries directly, and all others by transforms."""
-        transform = super()._source_projector(source)
+        if self.kind == "learned" and not self.is_fitted:
+            raise ValueError("an encoder of kind 'learned' must be fitted before it can project: call fit(X)")
+        make_transform = super()._projectors(source)
         if not source.is_sparse:
-            return transform
+            return make_transform
         if self._direct is None:  # several threads may come here at once: they make the same
             self._direct = DirectConvolution(self.spectrum, self._float_signs, self.centre, self.length, self.n_bits)
         direct = self._direct
 
-        def project(rows: slice) -> Projections:
-            entries = source.read_sparse(rows)
-            is_short = entries.counts() <= direct.most_entries
-            if is_short.all():
-                return direct(entries)
-            projections = np.empty((len(entries), self.n_bits), dtype=np.float32)
-            projections[is_short] = direct(entries[np.flatnonzero(is_short)])
-            for i in np.flatnonzero(~is_short):
-                projections[i] = transform(slice(rows.start + i, rows.start + i + 1))[0, : self.n_bits]
-            return projections
+        def make() -> RowsProjector:
+            transform = functools.cache(make_transform)  # made when a long row comes
 
-        return project
+            def project(rows: slice) -> Projections:
+                entries = source.read_sparse(rows)
+                is_short = entries.counts() <= direct.most_entries
+                if is_short.all():
+                    return direct(entries)
+                projections = np.empty((len(entries), self.n_bits), dtype=np.float32)
+                projections[is_short] = direct(entries[np.flatnonzero(is_short)])
+                long, step = np.flatnonzero(~is_short), self._convolve.rows_per_block()
+                for first in range(0, len(long), step):
+                    some = long[first : first + step]
+                    projections[some] = transform()(rows.start + some)[:, : self.n_bits]
+                return projections
+
+            return project
+
+        return make
 
     def _rows_per_block(self, source: VectorSource) -> int:
         return rows_per_block(self.n_bits) if source.is_sparse else self._convolve.rows_per_block()

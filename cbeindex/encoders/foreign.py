@@ -8,10 +8,13 @@ from typing import Any
 import numpy as np
 
 from .._typing import Projections
-from .._validation import as_count
+from .._validation import VectorSource, as_count
 from ..sparserows import SparseRows, VectorRows
 from .base import Encoder
 from .circulant import KINDS
+
+# Values of sparse rows that are dense at a time.
+_DENSE_FLOATS = 2**20
 
 
 def checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
@@ -42,9 +45,11 @@ def fitted_copy(prototype: Encoder, sample: Any) -> Encoder:
 def project_rows(encoder: Encoder, rows: VectorRows, n_threads: int) -> Projections:
     """Project rows; encoders that are not ours need not know about threads, nor about sparse rows."""
     if isinstance(encoder, Encoder):
-        return encoder.project(rows, n_threads=n_threads)
-    dense = rows.to_dense(encoder.dim) if isinstance(rows, SparseRows) else rows
-    return np.asarray(encoder.project(dense), dtype=np.float32)
+        return encoder.project_source(VectorSource(rows, encoder.dim), n_threads)
+    if not isinstance(rows, SparseRows):
+        return np.asarray(encoder.project(rows), dtype=np.float32)
+    parts = [encoder.project(block) for _, block in VectorSource(rows, encoder.dim).blocks(_DENSE_FLOATS)]
+    return np.concatenate([np.empty((0, encoder.n_bits)), *parts]).astype(np.float32)
 
 
 def same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:
