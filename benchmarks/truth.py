@@ -26,13 +26,20 @@ N_TRUTH = 100
 """True neighbours that are computed for a query."""
 
 # Values of rows, and distances to them, that are held at a time while true neighbours are looked for.
-_BLOCK_FLOATS = 2**24
+_BLOCK_FLOATS = 2**23
+# Rows that are kept beyond those wanted until the order is decided by differences: equal rows may differ in products.
+_N_SPARE = 32
+# Values of differences that are held at a time: they stay in a cache.
+_DIFFERENCE_FLOATS = 2**16
 # Values of queries that are dense at a time while they are multiplied with sparse rows.
 _SPARSE_FLOATS = 2**21
 # Queries whose given neighbours are compared with computed ones.
 _N_CHECKED = 10
-# Squared distances are float32 sums: equal ones may differ by so much of the largest term.
-_TOLERANCE = 2e-6
+# Contenders sum distances in float32: rows as near as another but for this share of the distance count as equal.
+_TOLERANCE = 1e-6
+# Rows of norm 1 have been rounded to float32, and so have queries: a direction is right to so much. Under l2 vectors
+# are what they are, however far from the origin they lie.
+_ROUNDING = {"cosine": 2**-23, "l2": 0.0}
 
 
 def with_truth(data: Dataset, tell: Callable[[str], object] = lambda text: None) -> Dataset:
@@ -52,9 +59,9 @@ def recall_curve(data: Dataset, ids: NDArray[np.int64], n_true: int = N_TRUE) ->
     answer that is given twice counts once.
     """
     assert data.truth is not None
-    last = distances_to(data, data.truth[:, n_true - 1 : n_true])
-    scale = np.maximum(last, squared_norms(data.queries)[:, np.newaxis])
-    near = distances_to(data, ids) <= last + _TOLERANCE * scale
+    # The largest, not that of the last: neighbours that come with a set may be out of order by a rounding.
+    last = np.sqrt(distances_to(data, data.truth[:, :n_true]).max(axis=1, keepdims=True))
+    near = np.sqrt(distances_to(data, ids)) <= last * (1 + _TOLERANCE) + _ROUNDING[data.metric]
     order = np.argsort(ids, axis=1, kind="stable")
     ordered = np.take_along_axis(ids, order, axis=1)
     is_first = np.ones_like(near)
@@ -68,33 +75,40 @@ def nearest(
     """Return the `k` nearest rows of each query, nearest first, equal ones by their number; in blocks."""
     n, n_queries = base.shape[0], queries.shape[0]
     k = min(k, n)
-    columns = np.ascontiguousarray((queries.toarray() if hasattr(queries, "toarray") else queries).T)
+    n_kept = min(n, k + _N_SPARE)
+    centre = _centre(base, metric)
+    asked = _as_doubles(queries, centre)
+    columns = np.ascontiguousarray((asked.toarray() if hasattr(asked, "toarray") else asked).T)
     step = max(1, min(_BLOCK_FLOATS // n_queries, _BLOCK_FLOATS // base.shape[1]))
-    best = np.full((n_queries, k), np.inf, dtype=np.float32)
-    ids = np.full((n_queries, k), n, dtype=np.int64)
+    best = np.full((n_queries, n_kept), np.inf)
+    ids = np.full((n_queries, n_kept), n, dtype=np.int64)
     for start in range(0, n, step):
-        rows = base[start : start + step]
+        rows = _as_doubles(base[start : start + step], centre)
         # Distances without the squares of the queries, which do not change their order.
-        squares = 1.0 if metric == "cosine" else squared_norms(rows)[:, np.newaxis]
-        distances = (squares - 2 * np.asarray(rows @ columns)).T.astype(np.float32)
+        distances = (squared_norms(rows)[:, np.newaxis] - 2 * np.asarray(rows @ columns)).T
         numbers = np.broadcast_to(np.arange(start, start + rows.shape[0]), distances.shape)
-        best, ids = _first(np.hstack([best, distances]), np.hstack([ids, numbers]), k)
+        best, ids = _first(np.hstack([best, distances]), np.hstack([ids, numbers]), n_kept)
         tell(f"true neighbours: {min(start + step, n):,} of {n:,} rows")
-    return ids
+    return _first(distances_to(Dataset("", base, queries, metric=metric), ids), ids, k)[1]
 
 
-def distances_to(data: Dataset, ids: NDArray[np.int64]) -> NDArray[np.float32]:
+def distances_to(data: Dataset, ids: NDArray[np.int64]) -> NDArray[np.float64]:
     """Squared Euclidean distances of each query to the rows in its line of `ids`; infinity for a negative id."""
     if ids.size and ids.max() >= data.base.shape[0]:
         raise ValueError(f"ids must be below {data.base.shape[0]}, got {ids.max()}")
-    out = np.empty(ids.shape, dtype=np.float32)
+    rows = np.maximum(ids, 0)
+    out = np.empty(ids.shape)
     if hasattr(data.base, "toarray"):
-        squares = squared_norms(data.base)[np.maximum(ids, 0)] + squared_norms(data.queries)[:, np.newaxis]
+        of_rows, of_queries = (squared_norms(part.astype(np.float64)) for part in (data.base, data.queries))
+        squares = of_rows[rows] + of_queries[:, np.newaxis]
         out[:] = np.maximum(squares - 2 * sparse_products(data.base, data.queries, ids), 0)
     else:
-        for i, of_query in enumerate(ids):
-            difference = data.base[np.maximum(of_query, 0)] - data.queries[i]
-            out[i] = np.einsum("ij,ij->i", difference, difference)
+        step = max(1, _DIFFERENCE_FLOATS // data.dim)
+        for i in range(len(ids)):
+            for start in range(0, ids.shape[1], step):
+                some = slice(start, start + step)
+                difference = np.subtract(data.base[rows[i, some]], data.queries[i], dtype=np.float64)
+                out[i, some] = np.einsum("ij,ij->i", difference, difference)
     out[ids < 0] = np.inf
     return out
 
@@ -111,15 +125,16 @@ def sparse_products(base: Any, queries: Any, ids: NDArray[np.int64]) -> NDArray[
         row_of_entry = np.repeat(np.arange(len(rows)), lengths)
         entries = np.arange(len(row_of_entry)) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
         values = queries[start : start + step].toarray()[row_of_entry // width, base.indices[entries]]
-        sums = np.bincount(row_of_entry, weights=values * base.data[entries], minlength=len(rows))
+        terms = np.multiply(values, base.data[entries], dtype=np.float64)
+        sums = np.bincount(row_of_entry, weights=terms, minlength=len(rows))
         products[start : start + step] = sums.reshape(-1, width)
     return products
 
 
-def squared_norms(rows: Any) -> NDArray[np.float32]:
-    """Squared norms of rows, dense or sparse."""
+def squared_norms(rows: Any) -> NDArray[Any]:
+    """Squared norms of rows, dense or sparse, in their own precision."""
     if hasattr(rows, "toarray"):
-        return np.asarray(rows.power(2).sum(axis=1)).ravel().astype(np.float32)
+        return np.asarray(rows.power(2).sum(axis=1)).ravel().astype(rows.dtype)
     return np.einsum("ij,ij->i", rows, rows)
 
 
@@ -156,9 +171,25 @@ def write_cached(path: Path, write: Callable[[Any], object]) -> None:
             aside.unlink()
 
 
+def _centre(base: Any, metric: str) -> NDArray[np.float64]:
+    """Return what is subtracted from rows before products are taken: the mean of rows that may lie far from the origin.
+
+    Distances do not change, and products round to less the shorter rows are. Rows of norm 1 are short, and sparse rows
+    would not be sparse any more: of these nothing is subtracted.
+    """
+    if metric != "l2" or hasattr(base, "toarray"):
+        return np.zeros(base.shape[1])
+    return np.asarray(base.mean(axis=0, dtype=np.float64))
+
+
+def _as_doubles(rows: Any, centre: NDArray[np.float64]) -> Any:
+    """Return rows as float64, the centre subtracted from dense ones."""
+    return rows.astype(np.float64) if hasattr(rows, "toarray") else rows - centre
+
+
 def _first(
-    distances: NDArray[np.float32], ids: NDArray[np.int64], k: int
-) -> tuple[NDArray[np.float32], NDArray[np.int64]]:
+    distances: NDArray[np.float64], ids: NDArray[np.int64], k: int
+) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
     """Keep the `k` smallest distances of each line, and their ids, by (distance, id)."""
     # All that tie with the k-th must be there to be ordered, so the few that are left are sorted by both.
     last = np.partition(distances, k - 1, axis=1)[:, k - 1 : k]
@@ -172,7 +203,8 @@ def _first(
 def _cached(data: Dataset, tell: Callable[[str], object]) -> NDArray[np.int64]:
     """Return the true neighbours from the cache, or compute them and put them there."""
     parts = [part for rows in (data.base, data.queries) for part in _arrays(rows)]
-    path = CACHE / f"truth-{digest(data.metric, str(N_TRUTH), *parts)}.npy"
+    # "float64" tells them from those that earlier versions computed in float32.
+    path = CACHE / f"truth-{digest(data.metric, str(N_TRUTH), 'float64', *parts)}.npy"
     truth = read_cached(path, np.load)
     if truth is None:
         truth = nearest(data.base, data.queries, data.metric, tell=tell)
@@ -191,7 +223,8 @@ def _check(data: Dataset) -> None:
     given = distances_to(some, data.truth[:_N_CHECKED])
     computed = distances_to(some, nearest(some.base, some.queries, some.metric, width))
     # Sets come with neighbours from computations in other precisions: those that are as near to 1 in 10,000 are right.
-    if not np.allclose(given, computed, rtol=1e-4, atol=1e-5 * float(squared_norms(some.queries).max())):
+    scale = float(squared_norms(_as_doubles(some.queries, _centre(some.base, some.metric))).max())
+    if not np.allclose(given, computed, rtol=1e-4, atol=1e-5 * scale):
         raise ValueError(f"true neighbours of {data.name} are not those of its vectors under {data.metric}")
 
 

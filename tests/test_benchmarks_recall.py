@@ -51,6 +51,23 @@ def test_true_neighbours_in_blocks(metric, form, monkeypatch):
     assert truth.nearest(form(base), form(queries), metric).shape == (7, 60)
 
 
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_rows_far_from_the_origin(metric):
+    """Squares of 1e8, distances of 200: float32 products lose them, and 2e-6 of the squares is as much as they are."""
+    base, queries = 1_000 + vectors(2_000, 100), 1_000 + vectors(20, 100, seed=1)
+    if metric == "cosine":
+        base, queries = unit(base), unit(queries)
+    right = naive_nearest(base, queries, 20)
+    np.testing.assert_array_equal(truth.nearest(base, queries, metric, 20), right)
+    data = truth.with_truth(datasets.Dataset("far", base, queries, metric=metric))
+    assert truth.recall_curve(data, right)[-1] == 1
+    # One in 200 is expected to be among the ten of 2,000 by chance; of 200 answers, about one.
+    assert truth.recall_curve(data, random_ids(20, 2_000, 10))[-1] < 0.03
+    if metric == "l2":
+        with pytest.raises(ValueError, match="true neighbours of far"):
+            truth.with_truth(datasets.Dataset("far", base, queries, random_ids(20, 2_000, 20), metric))
+
+
 def test_recall_of_perfect_and_random_answers():
     data = truth.with_truth(datasets.Dataset("tiny", unit(vectors()), unit(vectors(7, seed=1))))
     perfect = truth.recall_curve(data, naive_nearest(data.base, data.queries, 20))
