@@ -14,9 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from benchmarks.harness import pin
-from benchmarks.truth import sparse_products, squared_norms
 
 Ids = NDArray[np.int64]
+
+# Queries that are re-ranked by one call, and values of them, at most: as in cbeindex.search.
+_RERANKED_QUERIES = 64
+_RERANKED_FLOATS = 2**21
 
 
 @dataclass(frozen=True)
@@ -109,7 +112,10 @@ class Adapter(ABC):
 
     @classmethod
     def parameters(cls, task: Task) -> tuple[int | None, ...]:
-        """List the parameters of the sweep: more of it takes longer and finds more."""
+        """List the parameters to try: a sweep, more of it takes longer and finds more; or up to four alternatives.
+
+        A brief run leaves out settings of longer lists only.
+        """
         return (None,)
 
     @classmethod
@@ -191,7 +197,7 @@ class Adapter(ABC):
 
     def rerank(self, queries: Any, ids: Ids, k: int) -> Ids:
         """Return the `k` rows that are nearest by exact distance."""
-        return self._reranker(queries, ids, k)
+        return self._reranker(queries, ids, k, self.task.n_threads)  # type: ignore[no-any-return]
 
     @cached_property
     def base(self) -> Any:
@@ -210,7 +216,7 @@ class Adapter(ABC):
 
     @cached_property
     def _reranker(self) -> Any:
-        return SparseReranker(self.base) if self.task.is_sparse else rerank_dense(self.base)
+        return SparseReranker(self.base, self.task.metric) if self.task.is_sparse else rerank_dense(self.base)
 
     @property
     def _encodes_inside(self) -> bool:
@@ -232,7 +238,8 @@ def rerank_dense(base: NDArray[np.float32]) -> Any:
     """Return a function that re-ranks candidates by faiss's own loop over rows."""
     import faiss
 
-    def rerank(queries: NDArray[np.float32], ids: Ids, k: int) -> Ids:
+    def rerank(queries: NDArray[np.float32], ids: Ids, k: int, n_threads: int = 1) -> Ids:
+        faiss.omp_set_num_threads(n_threads)
         # Missing ones come last, and the loop ends at the first.
         n, depth = ids.shape
         k = min(k, depth)
@@ -247,14 +254,62 @@ def rerank_dense(base: NDArray[np.float32]) -> Any:
 
 
 class SparseReranker:
-    """Re-ranks candidates among sparse rows."""
+    """Re-ranks candidates among sparse rows by the loop that CBEIndex has for them, compiled and on all threads."""
 
-    def __init__(self, base: Any) -> None:
-        self._base = base
-        self._squares = squared_norms(base)
+    def __init__(self, base: Any, metric: str) -> None:
+        from cbeindex.metrics import Metric
 
-    def __call__(self, queries: Any, ids: Ids, k: int) -> Ids:
+        self._rows = sparse_rows(base)
+        self._dim = base.shape[1]
+        self._metric = Metric(metric)
+        self._names = np.arange(len(self._rows))
+
+    def __call__(self, queries: Any, ids: Ids, k: int, n_threads: int = 1) -> Ids:
         """Return the `k` rows that are nearest by exact distance."""
-        distances = self._squares[np.maximum(ids, 0)] - 2 * sparse_products(self._base, queries, ids)
-        distances[ids < 0] = np.inf
-        return np.take_along_axis(ids, np.argsort(distances, axis=1, kind="stable")[:, :k], axis=1)
+        from cbeindex._threads import for_each_chunk
+
+        asked, candidates, counts = sparse_rows(queries), *missing_last(ids)
+        found = np.full((len(ids), min(k, ids.shape[1])), -1, dtype=np.int64)
+
+        def task(start: int, stop: int) -> None:
+            some = slice(start, stop)
+            self._rerank(asked[some].to_dense(self._dim), candidates[some], counts[some], found[some])
+
+        step = min(_RERANKED_QUERIES, _RERANKED_FLOATS // self._dim, len(ids) // (4 * n_threads))
+        for_each_chunk(task, len(ids), max(1, step), n_threads)
+        return found
+
+    def _rerank(self, queries: NDArray[np.float32], rows: Ids, counts: Ids, found: Ids) -> None:
+        """Write the nearest of the first `counts` of `rows` into `found`."""
+        from cbeindex import rerank
+        from cbeindex.kernels import exact
+
+        nothing_known = np.full(rows.shape, -np.inf, dtype=np.float32)
+        if self._metric.name != "l2":
+            entries = self._rows.offsets, self._rows.indices, self._rows.values
+            candidates = self._names, rows, counts, nothing_known, self._metric.number
+            answers = np.empty(found.shape, dtype=np.float32), found, np.zeros(len(rows), dtype=np.int64)
+            are_rows = exact.nearest_sparse(queries, *entries, *candidates, *answers)
+            assert are_rows
+            return
+        for i, n in enumerate(counts):  # CBEIndex has no compiled loop for these either
+            near = rerank.exact_nearest(
+                queries[i], self._metric, self._rows, self._names, rows[i, :n], nothing_known[i, :n], found.shape[1]
+            )[0]
+            found[i, : len(near)] = near
+
+
+def sparse_rows(rows: Any) -> Any:
+    """Return CSR rows as CBEIndex keeps them."""
+    from cbeindex.sparserows import SparseRows
+
+    parts = (rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)
+    return SparseRows(*(part.astype(dtype, copy=False) for part, dtype in parts))
+
+
+def missing_last(ids: Ids) -> tuple[Ids, Ids]:
+    """Return ids, those below 0 after the others, and the number of the others in each line."""
+    is_missing = ids < 0
+    if is_missing.any():
+        ids = np.take_along_axis(ids, np.argsort(is_missing, axis=1, kind="stable"), axis=1)
+    return np.ascontiguousarray(ids, dtype=np.int64), (~is_missing).sum(axis=1)

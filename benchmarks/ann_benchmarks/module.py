@@ -21,6 +21,7 @@ class CBE(BaseANN):
         self._metric = {"angular": "cosine", "euclidean": "l2"}[metric]
         self._param = method_param
         self._query = {}
+        self._index = None
 
     def fit(self, X):
         """Build the index, with all cores."""
@@ -46,7 +47,9 @@ class CBE(BaseANN):
         return [ids[ids >= 0] for ids in self.res]
 
     def get_memory_usage(self):
-        """Kilobytes of codes, kept vectors and buckets."""
+        """Kilobytes of codes, kept vectors and buckets: none before `fit`, when the runner asks for the first time."""
+        if self._index is None:
+            return 0.0
         return sum(self._index.stats()["bytes"].values()) / 1024
 
     def __str__(self):

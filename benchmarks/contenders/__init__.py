@@ -20,6 +20,7 @@ REGISTRY = {
     "BinaryFlat": "benchmarks.contenders.binary:BinaryFlat",
     "BinaryIVF": "benchmarks.contenders.binary:BinaryIVF",
     "BinaryIVF-fine": "benchmarks.contenders.binary:BinaryIVFFine",
+    "BinaryIVF-by-list": "benchmarks.contenders.binary:BinaryIVFByList",
     "BinaryHash": "benchmarks.contenders.binary:BinaryHash",
     "BinaryMultiHash": "benchmarks.contenders.binary:BinaryMultiHash",
     "BinaryHNSW": "benchmarks.contenders.binary:BinaryHNSW",

@@ -75,6 +75,22 @@ class BinaryIVFFine(BinaryIVF):
     lists_of_root = 4
 
 
+class BinaryIVFByList(BinaryIVF):
+    """IndexBinaryIVF with about 2 sqrt(n) lists, list by list instead of query by query."""
+
+    @classmethod
+    def refuses(cls, task: Task) -> str | None:
+        lists = n_lists(task, cls.lists_of_root)
+        few = f"needs more queries in a call than its {lists} lists, got {task.batch}" if task.batch <= lists else None
+        return super().refuses(task) or few
+
+    def search(self, queries: Any, k: int, parameter: Any) -> Ids:
+        # With fewer queries than lists, faiss 1.15 writes past the end of an array, and with as many it refuses: the
+        # few queries that a last call may have go the plain way.
+        self.index.per_invlist_search = len(queries) > self.index.nlist
+        return super().search(queries, k, parameter)
+
+
 class BinaryHash(Binary):
     """IndexBinaryHash on the first log2(n) bits or so."""
 
