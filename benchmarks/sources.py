@@ -77,13 +77,13 @@ def open_set(
     elif name in datasets.available():
         data = datasets.load(name)
     else:
-        data = read(name, metric)
+        data = read(name, metric, n_rows)
+    if n_rows is not None and n_rows < data.base.shape[0]:
+        data = replace(data, base=data.base[:n_rows], truth=None)
     if metric is not None and metric != data.metric:
         if metric != "cosine":
             raise ValueError(f"{name} is a set for {data.metric}, not for {metric}")
         data = replace(data, base=unit(data.base), queries=unit(data.queries), truth=None, metric=metric)
-    if n_rows is not None and n_rows < data.base.shape[0]:
-        data = replace(data, base=data.base[:n_rows], truth=None)
     n_queries = min(n_queries, data.queries.shape[0])
     data = replace(data, queries=data.queries[:n_queries], truth=None if data.truth is None else data.truth[:n_queries])
     return truth.with_truth(data, tell)
@@ -152,21 +152,25 @@ def wordllama() -> Dataset:
     return _held_out("wordllama", unit(np.asarray(values, dtype=np.float32)))
 
 
-def read(path: str, metric: str | None = None) -> Dataset:
+def read(path: str, metric: str | None = None, n_rows: int | None = None) -> Dataset:
     """Read a set from a file, in any format of `cbeindex.vectorfiles`, or from HDF5 in the form of ann-benchmarks.
 
     Queries are the array `queries` of an archive; or the file that has `query` or `queries` where the name of this one
     has `base`; or rows held out. True neighbours are the array `truth` of an archive, or the file that has
-    `groundtruth` there.
+    `groundtruth` there. Of more than `n_rows` rows, only these and some to hold out are read and converted.
     """
     if Path(path).suffix.lower() in (".hdf5", ".h5"):
-        base, queries, given, of_file = _read_hdf5(path)
+        base, queries, given, of_file = _read_hdf5(path, n_rows)
         given = given if metric in (None, of_file) else None
         metric = metric or of_file
     else:
         base, queries, given = _read_vectors(path)
         metric = metric or "cosine"
     name = Path(path).stem
+    if n_rows is not None and base.ndim == 2:
+        most = n_rows if queries is not None else n_rows + _HELD_OUT
+        given = given if base.shape[0] <= most else None  # of all rows
+        base = base[:most]
     base = _as_floats(base, path)
     if queries is not None:
         queries = _as_floats(queries, f"queries of {path}")
@@ -222,8 +226,8 @@ def _companion(path: str, words: tuple[str, ...]) -> Any:
     return None
 
 
-def _read_hdf5(path: str) -> tuple[Any, Any, Any, str]:
-    """Read train, test, neighbors and the metric, as ann-benchmarks names them."""
+def _read_hdf5(path: str, n_rows: int | None) -> tuple[Any, Any, Any, str]:
+    """Read train, test, neighbors and the metric, as ann-benchmarks names them; of train, `n_rows` at most."""
     try:
         import h5py
     except ImportError:
@@ -233,7 +237,13 @@ def _read_hdf5(path: str) -> tuple[Any, Any, Any, str]:
             distance = file.attrs.get("distance", "angular")
             distance = distance.decode() if isinstance(distance, bytes) else str(distance)
             missing = [key for key in ("train", "test") if not isinstance(file.get(key), h5py.Dataset)]
-            arrays = [] if missing else [file[key][()] for key in ("train", "test", "neighbors") if key in file]
+            arrays = []
+            if not missing:
+                train = file["train"]
+                is_cut = n_rows is not None and train.ndim == 2 and n_rows < len(train)
+                arrays = [train[:n_rows] if is_cut else train[()], file["test"][()]]
+                if "neighbors" in file and not is_cut:  # which are those of all rows
+                    arrays.append(file["neighbors"][()])
     except (OSError, KeyError, RuntimeError) as error:
         if isinstance(error, OSError) and error.errno is not None and not os.access(path, os.R_OK):
             raise

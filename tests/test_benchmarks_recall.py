@@ -199,6 +199,29 @@ def test_files_without_queries(tmp_path):
     assert (cut.base.shape, cut.queries.shape, cut.truth.shape) == ((50, 16), (3, 16), (3, 50))
 
 
+@pytest.mark.parametrize("has_queries", [False, True])
+def test_only_rows_that_are_wanted_are_converted(has_queries, tmp_path, monkeypatch):
+    base, queries = vectors(3_000, 4), vectors(7, 4, seed=1)
+    given = naive_nearest(base, queries, 30)
+    np.save(tmp_path / "x_base.npy", base.astype(np.float64))
+    names = ["x_base.npy"]
+    if has_queries:
+        np.save(tmp_path / "x_query.npy", queries)
+        write_vecs(tmp_path / "x_groundtruth.ivecs", given, "<i4")
+        if importlib.util.find_spec("h5py"):
+            write_hdf5(tmp_path / "ann.hdf5", train=base, test=queries, neighbors=given)
+            names.append("ann.hdf5")
+    converted = []
+    as_floats = sources._as_floats
+    monkeypatch.setattr(sources, "_as_floats", lambda rows, name: converted.append(len(rows)) or as_floats(rows, name))
+    for name in names:
+        converted.clear()
+        data = sources.open_set(str(tmp_path / name), metric="l2", n_rows=500)
+        assert converted[0] == (500 if has_queries else 1_500)
+        assert data.base.shape == (500, 4)
+        np.testing.assert_array_equal(data.truth[:, :20], naive_nearest(data.base, data.queries, 20))
+
+
 def test_hdf5_says_its_metric(tmp_path):
     write_hdf5(tmp_path / "ann.hdf5", train=vectors(), test=vectors(3, seed=1))
     assert sources.open_set(str(tmp_path / "ann.hdf5")).metric == "l2"
