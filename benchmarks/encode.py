@@ -3,13 +3,25 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
+import math
 import os
 from abc import ABC, abstractmethod
+from functools import partial
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import Contender, Timing, alternate, forget_peak_memory, peak_memory
+from benchmarks.harness import (
+    Contender,
+    ContenderError,
+    Timing,
+    alternate,
+    forget_peak_memory,
+    last_line,
+    peak_memory,
+)
 from benchmarks.report import Report
 
 DIMS = (128, 384, 768, 1_024, 1_536, 4_096, 25_600, 51_200, 2**17, 2**20)
@@ -163,6 +175,7 @@ class Memory:
 
 SPARSE_CONTENDERS = {"cbeindex": SparseCirculant, "transform": SparseTransform, "matrix": SparseMatrix}
 CONTENDERS = {"cbeindex": Circulant, "hadamard": Hadamard, "lsh": Lsh, "matrix": Matrix}
+OF_FAISS = ("hadamard", "lsh")
 
 
 def main(arguments: list[str]) -> None:
@@ -190,16 +203,15 @@ def speed(report: Report, dims: tuple[int, ...], rounds: int) -> None:
         ["d", "us/vector", "min-max", "hadamard", "lsh", "matrix", "x hadamard", "x lsh", "x matrix"],
         "n_bits = d; time includes packing; x: their time / cbeindex time, above 1: cbeindex is faster",
     )
+    usable = list(CONTENDERS)
+    if importlib.util.find_spec("faiss") is None:
+        usable = [name for name in usable if name not in OF_FAISS]
+        print(f"{' and '.join(OF_FAISS)} are left out: faiss is not installed")
     for dim in dims:
         n_rows = max(4, min(4_096, 2**23 // dim))
-        names = [name for name in CONTENDERS if name in ("cbeindex", "hadamard") or dim * dim <= LARGEST_MATRIX]
+        names = [name for name in usable if name in ("cbeindex", "hadamard") or dim * dim <= LARGEST_MATRIX]
         timings = _timings({name: CONTENDERS[name] for name in names}, rounds, dim=dim, n_rows=n_rows)
-        scale = 1e6 / n_rows
-        times = {name: timings[name].median * scale if name in timings else None for name in CONTENDERS}
-        others = [times[name] for name in ("hadamard", "lsh", "matrix")]
-        own = timings["cbeindex"]
-        ratios = [None if other is None else other / times["cbeindex"] for other in others]
-        table.row(dim, times["cbeindex"], own.spread(scale), *others, *ratios)
+        table.row(dim, *_cells(timings, n_rows, ("hadamard", "lsh", "matrix")))
 
 
 def sparse(report: Report, dims: tuple[int, ...], rounds: int) -> None:
@@ -215,22 +227,47 @@ def sparse(report: Report, dims: tuple[int, ...], rounds: int) -> None:
             names = [name for name in SPARSE_CONTENDERS if name != "matrix" or dim * SPARSE_BITS <= LARGEST_MATRIX]
             contenders = {name: SPARSE_CONTENDERS[name] for name in names}
             timings = _timings(contenders, rounds, dim=dim, n_rows=n_rows, n_entries=n_entries)
-            times = {name: timings[name].median * 1e6 / n_rows for name in names}
-            others = [times.get(name) for name in ("transform", "matrix")]
-            ratios = [None if other is None else other / times["cbeindex"] for other in others]
-            spread = timings["cbeindex"].spread(1e6 / n_rows)
-            table.row(dim, n_entries, times["cbeindex"], spread, *others, *ratios)
+            table.row(dim, n_entries, *_cells(timings, n_rows, ("transform", "matrix")))
 
 
 def _timings(contenders: dict[str, type], rounds: int, **arguments: int) -> dict[str, Timing]:
-    """Run contenders in turn, each in its process."""
-    processes = {
-        name: Contender(f"benchmarks.encode:{contender.__name__}", arguments) for name, contender in contenders.items()
-    }
-    timings = alternate({name: (lambda p=p: p.timed("run")[0]) for name, p in processes.items()}, rounds)
+    """Run contenders in turn, each in its process; one that fails is left out, and it is said why."""
+    processes: dict[str, Contender] = {}
+    failed: set[str] = set()
+
+    def fail(name: str, error: ContenderError) -> float:
+        failed.add(name)
+        print(f"{name} is left out: {last_line(error)}", flush=True)
+        return math.nan
+
+    def seconds(name: str) -> float:
+        if name in failed:
+            return math.nan
+        try:
+            return processes[name].timed("run")[0]
+        except ContenderError as error:
+            return fail(name, error)
+
+    for name, contender in contenders.items():
+        try:
+            processes[name] = Contender(f"benchmarks.encode:{contender.__name__}", arguments)
+        except ContenderError as error:
+            fail(name, error)
+    timings = alternate({name: partial(seconds, name) for name in processes}, rounds)
     for process in processes.values():
         process.close()
-    return timings
+    return {name: timing for name, timing in timings.items() if name not in failed}
+
+
+def _cells(timings: dict[str, Timing], n_rows: int, others: tuple[str, ...]) -> list[Any]:
+    """Put our time, its spread, the times of others and the ratios into cells; None where there is no time."""
+    scale = 1e6 / n_rows
+    own = timings.get("cbeindex")
+    of_others = [timings[name].median * scale if name in timings else None for name in others]
+    if own is None:
+        return [None, None, *of_others, *(None for _ in others)]
+    ratios = [None if other is None else other / (own.median * scale) for other in of_others]
+    return [own.median * scale, own.spread(scale), *of_others, *ratios]
 
 
 def memory(report: Report, dims: tuple[int, ...]) -> None:

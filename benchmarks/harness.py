@@ -28,6 +28,12 @@ class ContenderError(Exception):
     """A contender failed; the text is its traceback, or says that it died or took too long."""
 
 
+def last_line(error: Exception) -> str:
+    """Return what an error is, and what it says at its end."""
+    text = str(error) if isinstance(error, ContenderError) else f"{type(error).__name__}: {error}"
+    return text.strip().splitlines()[-1][:200]
+
+
 @dataclass
 class Timing:
     """Seconds of one kind of call over the rounds."""
@@ -85,6 +91,10 @@ class Contender:
             raise ContenderError(f"{self.factory} is gone: {error}") from error
         return self._receive()  # type: ignore[no-any-return]
 
+    def is_alive(self) -> bool:
+        """Tell whether the process can still be called: after an error of its own it can."""
+        return self._process.is_alive()
+
     def close(self) -> None:
         """End the process."""
         self._pipe.close()
@@ -103,6 +113,7 @@ class Contender:
         try:
             if not self._pipe.poll(self._timeout):
                 self._process.kill()
+                self._process.join()
                 raise ContenderError(f"{self.factory} gave no answer in {self._timeout:.0f} s")
             ok, answer = self._pipe.recv()
         except (EOFError, OSError):

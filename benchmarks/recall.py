@@ -8,9 +8,10 @@ import os
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import numpy as np
 from benchmarks import contenders, curves, encode, page, plots, sources, truth
 from benchmarks.adapter import Task, Way
 from benchmarks.datasets import Dataset, available
-from benchmarks.harness import Contender, ContenderError
+from benchmarks.harness import Contender, last_line
 from benchmarks.report import Progress, Report
 
 # Answers that are asked for where they come from codes alone.
@@ -27,12 +28,16 @@ K = 100
 # Codes that are compared where the user does not say: short vectors, and long ones.
 SHORT_DIM, SHORT_BITS, LONG_BITS = 2_048, 1_024, 8_192
 # Where the user names no set, all ends within minutes: rows of short and of long vectors, queries, every so manieth
-# setting of a sweep, and no contender that is a variant of another and builds for long.
-BRIEF_SHORT_ROWS, BRIEF_LONG_ROWS, BRIEF_QUERIES, BRIEF_STEP = 10_000, 8_000, 200, 2
-NOT_BRIEF = ("BinaryIVF-fine",)
+# setting of a sweep of more than some, and no contender that is a variant of another and builds for long.
+BRIEF_SHORT_ROWS, BRIEF_LONG_ROWS, BRIEF_QUERIES, BRIEF_STEP, SHORT_SWEEP = 10_000, 8_000, 200, 2, 4
+NOT_BRIEF = ("BinaryIVF-fine", "BinaryIVF-by-list")
 ENCODE_DIMS = (256, 1_024, 4_096, 25_600)
-# A sweep ends when so many settings in a row find nearly the same.
-_N_LEVEL, _LEVEL = 3, 0.001
+# What is not said: depths, seconds and rounds of a full run, of a brief one and of a smoke run.
+_FULL, _BRIEF, _QUICK = ([100, 400], 0.5, 7), ([100], 0.25, 7), ([100], 0.0, 1)
+# Rounds of every setting, however long they take, if there are to be so many: a median of fewer is none.
+_LEAST_ROUNDS = 3
+# A sweep ends when so many settings in a row find nearly the same, and more than nearly nothing.
+_N_LEVEL, _LEVEL, _LEAST_LEVEL = 3, 0.001, 0.1
 # Rows that the encoder is fitted on.
 _N_FIT = 10_000
 
@@ -80,10 +85,14 @@ def main(arguments: list[str]) -> None:
         for name in options.data:
             sources.check(name)
         folder.mkdir(parents=True, exist_ok=True)
+        progress = Progress()
+        sets = opened(options, partial(progress.say, now=False))
+        sets = chain([next(sets)], sets)  # the results of an earlier run stay until there is data
         report = Report("Recall and speed", path)
         log = Log(path)
         try:
-            measure_all(options, names, log)
+            for data in sets:
+                measure_set(data, options, names, log, progress)
             if options.encode_dims:
                 encode.speed(report, tuple(options.encode_dims), 3)
         finally:  # what there is is shown, also after an error
@@ -103,11 +112,11 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     add("--queries", type=positive, help="queries of a set to take at most (1,000)")
     add("--metric", choices=sources.METRICS, help="for files that do not say; by default cosine")
     add("--bits", type=positive, nargs="+", help=f"{SHORT_BITS} for up to {SHORT_DIM} dimensions, else {LONG_BITS}")
-    add("--depth", type=positive, nargs="+", default=[100, 400], help="rows that are re-ranked exactly")
+    add("--depth", type=positive, nargs="+", help="rows that are re-ranked exactly (100 400; brief: 100)")
     add("--threads", type=positive, nargs="+", default=[1])
     add("--batch", type=positive, help="queries of a call; by default all in one")
-    add("--seconds", type=float, default=0.5, help="time for each setting of a contender, after its first run")
-    add("--rounds", type=positive, default=7, help="rounds in which contenders alternate, at most")
+    add("--seconds", type=float, help=f"time for each setting, after {_LEAST_ROUNDS} rounds (0.5; brief: 0.25)")
+    add("--rounds", type=positive, help="rounds in which contenders alternate, at most (7; quick: 1)")
     add("--timeout", type=float, default=600, help="seconds after which a contender is given up")
     add("--levels", type=float, nargs="+", default=[0.9, 0.95, 0.99], help="recall at which speeds are compared")
     add("--encode-dims", type=positive, nargs="*", help="dimensions at which encoding is timed; none to leave it out")
@@ -120,7 +129,6 @@ def parse(arguments: list[str]) -> argparse.Namespace:
     options.step = BRIEF_STEP if brief else 1
     if options.quick:
         options.rows, options.queries = options.rows or 3_000, options.queries or 100
-        options.depth, options.seconds, options.rounds = options.depth[:1], 0.0, 1
         options.encode_dims = [64, 256] if options.encode_dims is None else options.encode_dims
     if brief:
         dense = "fashion-mnist-784" if "fashion-mnist-784" in available() else "synthetic"
@@ -128,7 +136,10 @@ def parse(arguments: list[str]) -> argparse.Namespace:
         options.rows_of = {"docstrings": BRIEF_LONG_ROWS, dense: BRIEF_SHORT_ROWS}
         options.queries = options.queries or BRIEF_QUERIES
         options.contenders = options.contenders or [name for name in contenders.REGISTRY if name not in NOT_BRIEF]
-        options.depth, options.seconds = options.depth[:1], min(options.seconds, 0.25)
+    depth, seconds, rounds = _QUICK if options.quick else _BRIEF if brief else _FULL
+    options.depth = options.depth or depth
+    options.seconds = seconds if options.seconds is None else options.seconds
+    options.rounds = options.rounds or rounds
     options.queries = options.queries or 1_000
     options.encode_dims = ENCODE_DIMS if options.encode_dims is None else options.encode_dims
     return options
@@ -142,21 +153,32 @@ def positive(text: str) -> int:
     return number
 
 
-def measure_all(options: argparse.Namespace, names: list[str], log: Log) -> None:
-    """Go through sets, bits and threads."""
-    progress = Progress()
-    tell = partial(progress.say, now=False)
+def opened(options: argparse.Namespace, tell: Callable[[str], object]) -> Iterator[Dataset]:
+    """Open the sets, one after the other."""
     for name in options.data:
         n_rows = options.rows or options.rows_of.get(name)
-        data = sources.open_set(name, metric=options.metric, n_rows=n_rows, n_queries=options.queries, tell=tell)
-        for n_bits in options.bits or [SHORT_BITS if data.dim <= SHORT_DIM else LONG_BITS]:
-            with tempfile.TemporaryDirectory(prefix="cbeindex-bench-") as folder:
-                tell(f"{data.name}: encoding {data.base.shape[0]:,} rows into {n_bits:,} bits")
-                task = write_task(data, n_bits, folder, max(options.threads), options.batch, log)
-                measure(task, data, names, options, log, tell)
-                progress.clear()
+        yield sources.open_set(name, metric=options.metric, n_rows=n_rows, n_queries=options.queries, tell=tell)
+
+
+def measure_set(data: Dataset, options: argparse.Namespace, names: list[str], log: Log, progress: Progress) -> None:
+    """Go through bits and threads."""
+    tell = partial(progress.say, now=False)
+    for n_bits in options.bits or [SHORT_BITS if data.dim <= SHORT_DIM else LONG_BITS]:
+        with tempfile.TemporaryDirectory(prefix="cbeindex-bench-") as folder:
+            tell(f"{data.name}: encoding {data.base.shape[0]:,} rows into {n_bits:,} bits")
+            task = write_task(data, n_bits, folder, max(options.threads), options.batch, log)
+            match = Match(task, data, options, tell)
+            try:
+                for number, name in enumerate(names, 1):
+                    tell(f"{data.name}, {n_bits:,} bits: building {name}, {number} of {len(names)}")
+                    match.enter(name)
                 for n_threads in options.threads:
-                    print_part(curves.Part(data.name, n_bits, n_threads), log.rows, options.levels)
+                    match.time(n_threads, log)
+            finally:
+                match.close()
+            progress.clear()
+            for n_threads in options.threads:
+                print_part(curves.Part(data.name, n_bits, n_threads), log.rows, options.levels)
 
 
 def write_task(data: Dataset, n_bits: int, folder: str, n_threads: int, batch: int | None, log: Log) -> Task:
@@ -164,7 +186,8 @@ def write_task(data: Dataset, n_bits: int, folder: str, n_threads: int, batch: i
     from cbeindex import CirculantEncoder
 
     n, n_queries = data.base.shape[0], data.queries.shape[0]
-    task = Task(folder, n, data.dim, n_bits, data.metric, hasattr(data.base, "toarray"), n_threads, batch or n_queries)
+    batch = min(batch or n_queries, n_queries)
+    task = Task(folder, n, data.dim, n_bits, data.metric, hasattr(data.base, "toarray"), n_threads, batch)
     sample = np.sort(np.random.default_rng(0).permutation(n)[:_N_FIT])
     encoder = CirculantEncoder(data.dim, n_bits).fit(data.base[sample])
     start = time.perf_counter()
@@ -176,95 +199,163 @@ def write_task(data: Dataset, n_bits: int, folder: str, n_threads: int, batch: i
     return task
 
 
-def measure(
-    task: Task,
-    data: Dataset,
-    names: list[str],
-    options: argparse.Namespace,
-    log: Log,
-    tell: Callable[[str], object],
-) -> None:
-    """Build all contenders, sweep each once for its recall, then time all settings in turn, for each thread count."""
-    running: dict[str, Contender] = {}
-    points: list[Point] = []
-    rows: dict[str, dict[str, Any]] = {}
-    what = f"{data.name}, {task.n_bits:,} bits"
+class Match:
+    """Contenders on one task: their processes, the points of their sweeps, and what became of them.
 
-    def give_up(name: str, error: object) -> None:
-        process = running.pop(name, None)
-        if process is not None:
-            process.close()
-        points[:] = [point for point in points if point.name != name]
-        rows[name].update(status="failed", reason=last_line(error))
+    A contender that fails does not go on; what was measured of it before stays.
+    """
 
-    for number, name in enumerate(names, 1):
+    def __init__(
+        self, task: Task, data: Dataset, options: argparse.Namespace, tell: Callable[[str], object] = lambda text: None
+    ) -> None:
+        self._task, self._data, self._options, self._tell = task, data, options, tell
+        self._running: dict[str, Contender] = {}
+        self.points: list[Point] = []
+        self.rows: dict[str, dict[str, Any]] = {}
+
+    def enter(self, name: str) -> None:
+        """Build a contender, and run its sweeps once for their recall; or say why not."""
         adapter = contenders.class_of(name)
-        rows[name] = {"contender": name, "group": adapter.group, "package": contenders.version(name)}
-        rows[name].update(about=(adapter.__doc__ or "").splitlines()[0], status="ok", reason="", build_seconds=None)
-        reason = contenders.why_not(name, task)
-        if reason is not None:
-            rows[name].update(status="left out", reason=reason)
-            continue
-        tell(f"{what}: building {name}, {number} of {len(names)}")
+        row = {"contender": name, "group": adapter.group, "package": contenders.version(name)}
+        row |= {"about": (adapter.__doc__ or name).splitlines()[0], "status": "ok", "reason": "", "build_seconds": None}
+        self.rows[name] = row
+        # Whatever a contender does wrong is its failure, not that of the run.
         try:
-            running[name] = Contender(
-                contenders.REGISTRY[name], {"task": task}, n_threads=task.n_threads, timeout=options.timeout
-            )
-            rows[name]["build_seconds"] = running[name].call("build_seconds")
-            for sweep in adapter.ways(task, clipped(options.depth, task.n_rows), min(K, task.n_rows), truth.N_TRUE):
-                points += swept(
-                    running[name], name, sweep[:2] if options.quick else sweep[:: -options.step][::-1], data
-                )
-        except (ContenderError, ValueError) as error:
-            give_up(name, error)
-    # Settings in the order of their place in the sweep, so that contenders alternate within a round too.
-    points.sort(key=lambda point: point.place)
-    for n_threads in options.threads:
-        part = curves.Part(data.name, task.n_bits, n_threads)
-        for point in points:
+            reason = contenders.why_not(name, self._task)
+            if reason is not None:
+                row.update(status="left out", reason=reason)
+                return
+            self._start(name)
+            row["build_seconds"] = self._running[name].call("build_seconds")
+            depths, k = clipped(self._options.depth, self._task.n_rows), min(K, self._task.n_rows)
+            sweeps = adapter.ways(self._task, depths, k, truth.N_TRUE)
+        except Exception as error:
+            self._give_up(name, error)
+            return
+        for sweep in sweeps:
+            if row["status"] == "ok":
+                self._sweep(name, sweep[:2] if self._options.quick else thinned(sweep, self._options.step))
+
+    def time(self, n_threads: int, log: Log) -> None:
+        """Time all settings in turn, in rounds, and log what came out."""
+        part = curves.Part(self._data.name, self._task.n_bits, n_threads)
+        # Settings in the order of their place in the sweep, so that contenders alternate within a round too.
+        self.points.sort(key=lambda point: point.place)
+        for point in self.points:
             point.times.clear()
-        for name in list(running):
+        for name in list(self._running):
             try:
-                running[name].call("use_threads", n_threads)
-            except ContenderError as error:
-                give_up(name, error)
-        for number in range(options.rounds):
-            for i, point in enumerate(list(points)):
-                if point.name not in running or (number and point.seconds > options.seconds):
-                    continue
-                tell(f"{part}: round {number + 1} of {options.rounds}, setting {i + 1} of {len(points)}, {point.name}")
-                try:
-                    point.times.append(running[point.name].call("times", point.way))
-                except ContenderError as error:
-                    give_up(point.name, error)
-        for row in rows.values():
+                self._running[name].call("use_threads", n_threads)
+            except Exception as error:
+                self._give_up(name, error)
+        for number in range(self._options.rounds):
+            for i, point in enumerate(self.points, 1):
+                if point.name in self._running and (number < _LEAST_ROUNDS or point.seconds <= self._options.seconds):
+                    where = f"round {number + 1} of {self._options.rounds}, setting {i} of {len(self.points)}"
+                    self._tell(f"{part}: {where}, {point.name}")
+                    self._time_once(point)
+        for row in self.rows.values():
             log.add("contender", **part._asdict(), **row)
-        for point in points:
-            log.add("point", **part._asdict(), **as_row(point, data.queries.shape[0]))
-    for process in running.values():
-        process.close()
+        for point in self.points:
+            if point.times:
+                log.add("point", **part._asdict(), **as_row(point, self._data.queries.shape[0]))
+
+    def close(self) -> None:
+        """End all processes."""
+        for process in self._running.values():
+            process.close()
+        self._running.clear()
+
+    def _start(self, name: str) -> None:
+        """Build a contender in a process of its own."""
+        self._running[name] = Contender(
+            contenders.REGISTRY[name],
+            {"task": self._task},
+            n_threads=self._task.n_threads,
+            timeout=self._options.timeout,
+        )
+
+    def _sweep(self, name: str, sweep: list[Way]) -> None:
+        """Run a sweep once, and begin again with what was found before if the process ends in it."""
+        points: list[Point] = []
+        try:
+            for point in swept(self._running[name], name, sweep, self._data):
+                points.append(point)
+        except Exception as error:
+            self._say_failed(name, error, sweep[len(points)])
+        self.points += points
+        if self._running[name].is_alive():
+            return
+        self._running.pop(name).close()
+        if any(point.name == name for point in self.points):
+            try:
+                self._start(name)
+            except Exception as error:
+                self._give_up(name, error)
+
+    def _time_once(self, point: Point) -> None:
+        """Time a setting; where it fails its contender does not go on."""
+        try:
+            point.times.append(self._running[point.name].call("times", point.way))
+        except Exception as error:
+            self._say_failed(point.name, error, point.way)
+            self._running.pop(point.name).close()
+
+    def _give_up(self, name: str, error: Exception) -> None:
+        """Go on without a contender, and without what it found."""
+        if name in self._running:
+            self._running.pop(name).close()
+        self.points = [point for point in self.points if point.name != name]
+        self._say_failed(name, error)
+
+    def _say_failed(self, name: str, error: Exception, way: Way | None = None) -> None:
+        """Put down why a contender failed, and at which setting; the first failure stays."""
+        row = self.rows[name]
+        if row["status"] == "ok":
+            where = "" if way is None else f" at {setting(name, way)}"
+            row.update(status=f"failed{where}", reason=last_line(error))
 
 
-def swept(process: Contender, name: str, sweep: list[Way], data: Dataset) -> list[Point]:
+def swept(process: Contender, name: str, sweep: list[Way], data: Dataset) -> Iterator[Point]:
     """Run a sweep once, until more of the parameter finds no more."""
-    points: list[Point] = []
+    found: list[float] = []
     for place, way in enumerate(sweep):
         ids = np.asarray(process.call("run", way)["ids"])
-        if ids.shape != (data.queries.shape[0], way.k):
-            raise ValueError(f"answers must have shape {(data.queries.shape[0], way.k)}, got {ids.shape}")
-        points.append(Point(name, way, place, truth.recall_curve(data, ids).tolist()))
-        last = [point.recall[-1] for point in points[-_N_LEVEL:]]
-        is_level = len(last) == _N_LEVEL and max(last) - min(last) < _LEVEL
-        if is_level and last[-1] > max(point.recall[-1] for point in points) - 2 * _LEVEL:
+        if ids.shape != (data.queries.shape[0], way.k) or ids.dtype.kind not in "iu":
+            wanted = f"integers of shape {(data.queries.shape[0], way.k)}"
+            raise ValueError(f"answers must be {wanted}, got {ids.dtype} {ids.shape}")
+        point = Point(name, way, place, truth.recall_curve(data, ids).tolist())
+        yield point
+        found.append(point.recall[-1])
+        last = found[-_N_LEVEL:]
+        is_level = len(last) == _N_LEVEL and max(last) - min(last) < _LEVEL and last[-1] > _LEAST_LEVEL
+        if is_level and last[-1] > max(found) - 2 * _LEVEL:
             break
-    return points
+
+
+def thinned(sweep: list[Way], step: int) -> list[Way]:
+    """Take every so manieth setting of a sweep, with the last; a short one may be of alternatives, and stays whole."""
+    return sweep if len(sweep) <= SHORT_SWEEP else sweep[::-step][::-1]
+
+
+def setting(name: str, way: Way) -> str:
+    """Return the parameter and the depth of a way as text."""
+    said = {"parameter_name": contenders.class_of(name).parameter_name, "parameter": way.parameter, "depth": way.depth}
+    return curves.setting_of(said) or {"codes": "codes alone", "exact": "re-ranking"}[way.kind]
+
+
+def middle(times: list[dict[str, float]]) -> dict[str, float]:
+    """Return the times of the median round; of an even number, the mean of the two in the middle, in every stage."""
+    ordered = sorted(times, key=lambda one: one["total"])
+    some = ordered[(len(times) - 1) // 2 : len(times) // 2 + 1]
+    return {stage: float(np.mean([one[stage] for one in some])) for stage in some[0]}
 
 
 def as_row(point: Point, n_queries: int) -> dict[str, Any]:
     """Put a point into the report; times are medians, in microseconds a query."""
     adapter = contenders.class_of(point.name)
     totals = [times["total"] for times in point.times]
-    median = point.times[int(np.argsort(totals)[len(totals) // 2])]
+    median = middle(point.times)
     scale = 1e6 / n_queries
     return {
         "contender": point.name,
@@ -315,8 +406,3 @@ def write_report(folder: Path, rows: list[dict[str, Any]], levels: list[float]) 
 def clipped(depths: list[int], most: int) -> list[int]:
     """Return depths that are not more than all rows, and enough for the answers."""
     return sorted({max(truth.N_TRUE, min(depth, most)) for depth in depths})
-
-
-def last_line(error: object) -> str:
-    """Return what an error says at its end."""
-    return (str(error).strip().splitlines() or [type(error).__name__])[-1][:200]

@@ -66,9 +66,19 @@ class Foolish(Perfect):
         return super().search(queries, k, parameter) + self.task.n_rows
 
 
+class Wordless(Perfect):
+    """Answers without what was asked for."""
+
+    def run(self, way):
+        return {}
+
+
 def random_ids(n_queries, n_rows, k):
     rng = np.random.default_rng(1)
     return np.array([rng.permutation(n_rows)[:k] for _ in range(n_queries)])
 
 
-KNOWN = {cls.__name__: f"{__name__}:{cls.__name__}" for cls in (Perfect, Random, Crashing, Raising, Hanging, Foolish)}
+KNOWN = {
+    cls.__name__: f"{__name__}:{cls.__name__}"
+    for cls in (Perfect, Random, Crashing, Raising, Hanging, Foolish, Wordless)
+}

@@ -10,6 +10,7 @@ import pytest
 from benchmarks import __main__ as command
 from benchmarks import datasets, encode, quality, scan
 from benchmarks.harness import Contender, ContenderError, alternate
+from benchmarks.report import Report
 
 
 class Probe:
@@ -50,9 +51,11 @@ def test_failures_are_reported():
     with Contender(PROBE, {}) as contender:
         with pytest.raises(ContenderError, match="no result"):
             contender.call("fail")
+        assert contender.is_alive()
         assert contender.call("echo", 5)[0] == 5
         with pytest.raises(ContenderError, match="exit code 3"):
             contender.call("die")
+        assert not contender.is_alive()
         with pytest.raises(ContenderError):
             contender.call("echo", 5)
     with pytest.raises(ContenderError, match="cannot build"):
@@ -97,6 +100,21 @@ def test_encode(tmp_path, monkeypatch, capsys):
         assert row["x matrix"] == pytest.approx(row["matrix"] / row["us/vector"])
     assert [row["d"] for row in rows if row["table"] == "memory"] == [2**17]
     assert "above 1: cbeindex is faster" in capsys.readouterr().out
+
+
+def test_encoders_that_cannot_run_are_left_out(tmp_path, monkeypatch, capsys):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    find_spec = encode.importlib.util.find_spec
+    monkeypatch.setattr(encode.importlib.util, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
+    monkeypatch.setitem(encode.CONTENDERS, "matrix", type("Nobody", (), {}))
+    path = tmp_path / "encode.jsonl"
+    encode.speed(Report("Encoding", path), (64,), 1)
+    row = json.loads(path.read_text().splitlines()[-1])
+    assert row["us/vector"] > 0
+    assert [row[name] for name in ("hadamard", "lsh", "matrix", "x matrix")] == [None] * 4
+    said = capsys.readouterr().out
+    assert "hadamard and lsh are left out: faiss is not installed" in said
+    assert "matrix is left out: AttributeError" in said
 
 
 def test_scan(tmp_path, monkeypatch, capsys):

@@ -1,5 +1,6 @@
 """The main benchmark: recall that is known, contenders that fail, loaders of every format, and the report."""
 
+import argparse
 import importlib
 import json
 import os
@@ -307,6 +308,27 @@ def test_errors_have_one_line_and_exit_code_2(tmp_path, capsys):
     assert raised.value.code == 2
 
 
+def test_an_earlier_run_stays_until_data_is_read(tmp_path):
+    damaged(tmp_path)
+    (tmp_path / "recall.jsonl").write_text("earlier")
+    with pytest.raises(SystemExit):
+        recall.main(["--data", str(tmp_path / "nan.npy"), "--output", str(tmp_path)])
+    assert (tmp_path / "recall.jsonl").read_text() == "earlier"
+
+
+def test_what_is_said_counts_and_the_rest_is_filled_in():
+    said = ["--depth", "7", "9", "--seconds", "0", "--rounds", "4"]
+    for how in (["--data", "synthetic"], ["--quick"], []):
+        options = recall.parse([*how, *said])
+        assert (options.depth, options.seconds, options.rounds) == ([7, 9], 0, 4)
+    options = recall.parse(["--data", "synthetic"])
+    assert (options.depth, options.seconds, options.rounds) == ([100, 400], 0.5, 7)
+    options = recall.parse([])
+    assert (options.depth, options.seconds, options.rounds) == ([100], 0.25, 7)
+    options = recall.parse(["--quick"])
+    assert (options.depth, options.seconds, options.rounds) == ([100], 0, 1)
+
+
 # ---- Contenders
 
 
@@ -392,6 +414,14 @@ def test_lists_go_by_list_only_under_more_queries():
     assert said == "needs more queries in a call than its 64 lists, got 64"
 
 
+def test_a_brief_run_thins_long_sweeps_alone():
+    for n in range(1, 5):
+        assert recall.thinned(list(range(n)), 2) == list(range(n))
+    assert recall.thinned(list(range(5)), 2) == [0, 2, 4]
+    assert recall.thinned(list(range(6)), 2) == [1, 3, 5]
+    assert recall.thinned(list(range(6)), 1) == list(range(6))
+
+
 def test_groups_of_contenders():
     assert contenders.chosen(["ours", "BinaryFlat", "cbeindex"]) == [
         *(name for name in contenders.REGISTRY if name.startswith("cbeindex")),
@@ -425,12 +455,17 @@ def run(tmp_path_factory):
 def test_failures_are_reported_and_the_rest_goes_on(run):
     states = {row["contender"]: (row["status"], row["reason"]) for row in run.rows if row["table"] == "contender"}
     assert states["Perfect"] == states["Random"] == states["cbeindex"] == ("ok", "")
-    assert states["Crashing"][0] == "failed"
+    assert states["Crashing"][0] == "failed at depth 50"
     assert "exit code 7" in states["Crashing"][1]
     assert states["Raising"] == ("failed", "RuntimeError: no room for an index")
+    assert states["Foolish"][0] == states["Wordless"][0] == "failed at codes alone"
     assert "ids must be below 300" in states["Foolish"][1]
-    measured = {row["contender"] for row in run.rows if row["table"] == "point"}
-    assert measured == {name for name, (state, _) in states.items() if state == "ok"}
+    assert states["Wordless"][1] == "KeyError: 'ids'"
+    points = [row for row in run.rows if row["table"] == "point"]
+    # What was measured before a failure stays: one answers once in each process.
+    assert [(p["kind"], p["rounds"]) for p in points if p["contender"] == "Crashing"] == [("codes", 1)]
+    measured = {point["contender"] for point in points}
+    assert measured == {"Crashing", *(name for name, (state, _) in states.items() if state == "ok")}
 
 
 def test_a_hanging_contender_is_given_up(tmp_path, monkeypatch, capsys):
@@ -546,6 +581,49 @@ def test_a_sweep_ends_when_more_finds_no_more():
     data = truth.with_truth(datasets.Dataset("tiny", unit(vectors()), unit(vectors(7, seed=1))))
     ways = [Way("codes", min(n, 10), None, n) for n in (2, 5, 8, 10, 11, 12, 13, 14)]
     assert [p.way.parameter for p in recall.swept(Process(), "x", ways, data)] == [2, 5, 8, 10, 11, 12]
+
+
+def test_a_sweep_that_finds_nothing_yet_goes_on():
+    class Process:
+        def call(self, method, way):
+            nearest = naive_nearest(data.base, data.queries, 10)
+            return {"ids": nearest if way.parameter > 3 else np.full_like(nearest, -1)}
+
+    data = truth.with_truth(datasets.Dataset("tiny", unit(vectors()), unit(vectors(7, seed=1))))
+    ways = [Way("codes", 10, None, n) for n in range(9)]
+    assert [p.way.parameter for p in recall.swept(Process(), "x", ways, data)] == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_median_of_rounds():
+    totals = [10.0, 1.0, 4.0, 2.0]
+    times = [{"total": total, "encode": total / 2, "rerank": total / 4} for total in totals]
+    for n in range(1, 5):
+        found = recall.middle(times[:n])
+        assert found["total"] == np.median(totals[:n])
+        assert (found["encode"], found["rerank"]) == (found["total"] / 2, found["total"] / 4)
+
+
+def test_every_setting_has_three_rounds(tmp_path):
+    class Process:
+        def __init__(self, total):
+            self.total = total
+
+        def call(self, method, *arguments):
+            return {"total": self.total, "encode": 0.0, "rerank": 0.0} if method == "times" else None
+
+    data = datasets.Dataset("tiny", vectors(), vectors(7, seed=1))
+    task = Task("", 60, 16, 64, "cosine", False, 1, 7)
+    seconds = {"cbeindex": 0.5, "cbeindex-scan": 9.0, "cbeindex-substrings": 2.0}
+    match = recall.Match(task, data, argparse.Namespace(rounds=7, seconds=7.0))
+    match._running = {name: Process(total) for name, total in seconds.items()}
+    match.points = [recall.Point(name, Way("codes", 1, None, None), 0, [1.0]) for name in seconds]
+    log = recall.Log(tmp_path / "log.jsonl")
+    match.time(1, log)
+    assert {row["contender"]: row["rounds"] for row in log.rows} == {
+        "cbeindex": 7,
+        "cbeindex-scan": 3,
+        "cbeindex-substrings": 4,
+    }
 
 
 def test_ann_benchmarks_module(monkeypatch):
