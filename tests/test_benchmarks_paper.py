@@ -1,14 +1,18 @@
 """The paper's experiments: their parts against what is known, kept results, and a tiny run of each."""
 
 import json
+import os
+import re
+import signal
 
 import numpy as np
 import pytest
 from scipy import sparse
 
 from benchmarks import datasets, paper, truth
+from benchmarks.harness import ContenderError
 from benchmarks.paper import data, retrieval, supervised, timing, variance
-from benchmarks.paper.results import OURS, Results, Section
+from benchmarks.paper.results import OURS, NotKept, Results, Section, digest_of, forget, number
 
 
 @pytest.fixture
@@ -46,22 +50,69 @@ def test_results_are_kept(tmp_path):
         return [value, None]
 
     for _ in range(2):
-        results = Results(path, lambda text: None)
+        results = Results(path, "part")
         assert results.get("one", compute, 1) == [1, None]
         assert results.get("two", compute, 2) == [2, None]
     assert asked == [1, 2]
     path.write_text(path.read_text()[:-5])  # killed within the last line
-    assert Results(path, lambda text: None).get("one", compute, 3) == [1, None]
+    assert Results(path, "part").get("one", compute, 3) == [1, None]
     for value in (4, 5):
-        assert Results(path, lambda text: None).get("two", compute, value) == [4, None]
+        assert Results(path, "part").get("two", compute, value) == [4, None]
+
+
+def test_results_of_other_code_are_measured_again(tmp_path):
+    path, source = tmp_path / "results.jsonl", tmp_path / "encoder.py"
+    digests = []
+    for text in ("a = 1", "a = 2"):
+        source.write_text(text)
+        digests.append(digest_of([source]))
+    for value, sources in enumerate([*digests, *digests]):
+        assert Results(path, "part", sources=sources).get("one", int, value) == value % 2
+    with pytest.raises(NotKept):
+        Results(path, "other part", sources=digests[0], may_compute=False).get("one", int, 5)
+
+
+def test_results_say_when_they_were_measured(tmp_path):
+    path = tmp_path / "results.jsonl"
+    results = Results(path, "part", commit="abc123")
+    results.get("one", int, 1)
+    results.get("one", int, 1)
+    assert results.when() == ""
+    results = Results(path, "part", commit="def456")
+    results.get("one", int, 1)
+    results.get("two", int, 2)
+    assert re.fullmatch(r"Measured in an earlier run, [-0-9]{10} [:0-9]{5} UTC, commit abc123\.", results.when())
+    results.get("two", int, 2)
+    assert results.when() == ""
+
+
+def test_results_of_some_parts_are_forgotten(tmp_path):
+    path = tmp_path / "results.jsonl"
+    forget(path, ["one"])  # there are none yet
+    for part in ("one", "one, quick", "two"):
+        Results(path, part).get("name", int, 1)
+    forget(path, ["one"])
+    assert [json.loads(line)["part"] for line in path.read_text().splitlines()] == ["one, quick", "two"]
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(None, ""), (0, "0"), (0.938, "0.938"), (2.567, "2.57"), (99.96, "100"), (543.6, "544"), (999.6, "1,000"),
+     (12_345.0, "12,300"), (2.68e5, "268,000")],
+)  # fmt: skip
+def test_numbers_have_three_digits(value, text):
+    assert number(value) == text
 
 
 def test_a_section_tells_what_the_paper_says(tmp_path):
-    made = Section("Title", "is <so>", ["came out & so"], {"Numbers": [["a", "b"], ["x", "1"]]})
+    made = Section("Title", "is <so>", ["came out & so"])
+    made.add("Numbers", [["a", "b"], ["x", "1"]], "of < 5 rows;", "", "measured")
     page = made.html(tmp_path, "part", with_plots=False)
     assert "is &lt;so&gt;" in page
     assert "came out &amp; so" in page
+    assert "of &lt; 5 rows; measured" in page
     assert "is <so>" in made.text()
+    assert "of < 5 rows; measured" in made.text()
 
 
 def test_pairs_have_their_angles():
@@ -90,9 +141,40 @@ def test_all_methods_are_timed_alike(dim):
 def test_what_the_memory_has_no_room_for_is_left_out(monkeypatch):
     monkeypatch.setattr(timing, "memory", lambda: 10**6)
     assert timing.allowed(2**10) == "bilinear and circulant"
-    times = timing.measure(2**10, quick=True)
-    assert times["full"] is None
-    assert times["circulant"] > 0
+    measured = timing.measure(2**10, quick=True)
+    assert measured["milliseconds"]["full"] is None
+    assert measured["milliseconds"]["circulant"] > 0
+    assert "memory" in measured["missing"]["full"]
+
+
+class Killed:
+    """Times an encoder, but for one that the system kills: bilinear when it is made, full when it encodes."""
+
+    def __init__(self, method, dim):
+        self.method = method
+        if method == "bilinear":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    def encode(self):
+        if self.method == "full":
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def test_a_killed_process_leaves_an_empty_cell(monkeypatch, tmp_path):
+    monkeypatch.setattr(timing, "_FACTORY", "tests.test_benchmarks_paper:Killed")
+    monkeypatch.setattr(timing, "QUICK_DIMS", (2**8,))
+    section = timing.section(Results(tmp_path / "results.jsonl", "timing"), quick=True)
+    (_, full, bilinear, circulant, *_) = next(iter(section.tables.values()))[1]
+    assert full == bilinear == ""
+    assert float(circulant) >= 0
+    note = next(iter(section.notes.values()))
+    assert "2^8, full: killed (exit code -9)" in note
+    assert "2^8, bilinear: killed (exit code -9)" in note
+
+
+def test_the_reason_of_a_failure_is_its_last_line():
+    failed = ContenderError("Traceback:\n  File x\nMemoryError: Unable to allocate 9 GB\n")
+    assert timing.reason(failed) == "MemoryError: Unable to allocate 9 GB"
 
 
 def test_sparse_rows_are_folded_and_dense_ones_cut():
@@ -150,7 +232,7 @@ def test_classes_that_are_apart_are_told_apart():
 
 
 def test_shorter_codes_are_prefixes(tiny):
-    results = Results(tiny.parent / "results.jsonl", lambda text: None)
+    results = Results(tiny.parent / "results.jsonl", "retrieval")
     material = data.material("long", True)
     for method in retrieval.PREFIXES:
         whole = retrieval.METHODS[method](64, 64).fit(material.train).encode(material.data.base)
@@ -177,19 +259,46 @@ def test_bits_in_time_follow_the_times(monkeypatch):
     assert retrieval.bits_in_time(1_024) == {"LSH": 200, "Bilinear-rand": 1_024}
 
 
-@pytest.mark.parametrize("part", paper.PARTS)
-def test_each_part_runs_alone(part, tiny, capsys, monkeypatch):
+@pytest.fixture
+def few(tiny, monkeypatch):
+    """`tiny`, with few methods and dimensions."""
     monkeypatch.setattr(variance, "METHODS", ("CBE-rand", OURS))
     monkeypatch.setattr(timing, "QUICK_DIMS", (2**8, 2**9))
-    paper.main(["--quick", "--parts", part, "--output", str(tiny)])
+    return tiny
+
+
+@pytest.mark.parametrize("part", paper.PARTS)
+def test_each_part_runs_alone(part, few, capsys):
+    paper.main(["--quick", "--parts", part, "--output", str(few)])
     shown = capsys.readouterr().out
     assert "The paper:" in shown
     assert "Here:" in shown
-    page = (tiny / "index.html").read_text()
+    assert f"seconds: {part} " in shown
+    page = (few / "index.html").read_text()
     assert page.count("<h2>") == 1
     assert "<table>" in page
-    kept = [json.loads(line) for line in (tiny / "results.jsonl").read_text().splitlines()]
-    assert kept
-    before = (tiny / "results.jsonl").read_text()
-    paper.main(["--quick", "--parts", part, "--output", str(tiny)])
-    assert (tiny / "results.jsonl").read_text() == before
+    before = (few / "results.jsonl").read_text()
+    assert before
+    paper.main(["--quick", "--parts", part, "--output", str(few)])
+    assert (few / "results.jsonl").read_text() == before
+
+
+def test_fresh_forgets_only_the_parts_that_run(few):
+    output = ["--quick", "--output", str(few)]
+    paper.main([*output, "--parts", "variance", "pairs"])
+    before = [json.loads(line) for line in (few / "results.jsonl").read_text().splitlines()]
+    marked = [row | {"commit": "before"} for row in before]
+    (few / "results.jsonl").write_text("".join(json.dumps(row) + "\n" for row in marked))
+    paper.main([*output, "--parts", "variance", "--fresh"])
+    after = [json.loads(line) for line in (few / "results.jsonl").read_text().splitlines()]
+    assert sorted(row["name"] for row in after) == sorted(row["name"] for row in before)
+    assert {row["part"] for row in after if row["commit"] == "before"} == {"pairs, quick"}
+    page = (few / "index.html").read_text()  # has both, in the order of the paper
+    assert page.index("1. Variance") < page.index("7. Semi-supervised")
+
+
+def test_quick_runs_have_a_folder_of_their_own(few, monkeypatch):
+    monkeypatch.chdir(few.parent)
+    paper.main(["--quick", "--parts", "variance"])
+    assert (few.parent / "bench-report" / "paper-quick" / "index.html").exists()
+    assert not (few.parent / "bench-report" / "paper").exists()

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from contextlib import ExitStack
+from typing import Any, TypeAlias
 
 import numpy as np
 
 from benchmarks import plots
-from benchmarks.contenders.sizes import memory
+from benchmarks.contenders.sizes import in_gb, memory
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.paper.results import Results, Section, number
 from cbeindex import CirculantEncoder
@@ -16,6 +17,7 @@ from cbeindex.encoders.bilinear import BilinearEncoder, near_square
 from cbeindex.encoders.lsh import LSHEncoder
 
 METHODS = ("full", "bilinear", "circulant")
+Times: TypeAlias = dict[str, float | None]
 # Milliseconds that the paper gives for a vector, on one core of 2.9 GHz; None where 24 GB were not enough.
 STATED: dict[int, tuple[float | None, float, float]] = {
     2**15: (5.44e2, 2.85, 1.11),
@@ -33,6 +35,7 @@ _BYTES_OF_ENTRY = 4
 _LONG = 2**24
 # A small part of the memory is left to others.
 _SHARE_OF_MEMORY = 0.8
+_FACTORY = "benchmarks.paper.timing:Timed"
 
 
 class Timed:
@@ -66,20 +69,32 @@ def make(method: str, dim: int) -> Encoder:
 def section(results: Results, quick: bool) -> Section:
     """Time all methods at all dimensions that the memory allows."""
     dims = QUICK_DIMS if quick else tuple(STATED)
-    times = {dim: results.get(f"timing, {dim} dimensions, {allowed(dim)}", measure, dim, quick) for dim in dims}
+    measured = {dim: results.get(f"{dim} dimensions, {allowed(dim)}", measure, dim, quick) for dim in dims}
+    times: dict[int, Times] = {dim: of_dim["milliseconds"] for dim, of_dim in measured.items()}
+    missing = [f"{_power(d)}, {name}: {why}" for d, of in measured.items() for name, why in of["missing"].items()]
+    when = results.when()
     made = Section(
         "2. Time to encode a vector",
         "circulant projections take O(d log d), bilinear ones O(d^1.5), full ones O(d^2): at d = 2^15 circulant is "
         "2.6 times as fast as bilinear and 490 times as fast as full, at 2^27 33 times as fast as bilinear.",
     )
-    made.tables["Milliseconds a vector, one thread, one vector a call (an empty cell: not enough memory)"] = [
-        ["d", *(f"{name}{where}" for where in ("", ", paper") for name in METHODS)],
-        *([_power(d), *map(number, _in_order(times[d])), *map(number, STATED.get(d, (None,) * 3))] for d in dims),
-    ]
-    made.tables["Circulant is so many times as fast as"] = [
-        ["d", "full", "bilinear", "full, paper", "bilinear, paper"],
-        *([_power(d), *_ratios(_in_order(times[d])), *_ratios(STATED.get(d, (None,) * 3))] for d in dims),
-    ]
+    made.add(
+        "Milliseconds a vector, one thread, one vector a call",
+        [
+            ["d", *(f"{name}{where}" for where in ("", ", paper") for name in METHODS)],
+            *([_power(d), *map(number, _in_order(times[d])), *map(number, STATED.get(d, (None,) * 3))] for d in dims),
+        ],
+        f"Empty cells: {'; '.join(missing)}." if missing else "",
+        when,
+    )
+    made.add(
+        "Circulant is so many times as fast as",
+        [
+            ["d", "full", "bilinear", "full, paper", "bilinear, paper"],
+            *([_power(d), *_ratios(_in_order(times[d])), *_ratios(STATED.get(d, (None,) * 3))] for d in dims),
+        ],
+        when,
+    )
     made.draw["Time to encode a vector over the dimension"] = lambda title: plot(title, times)
     for dim in dims:
         full, bilinear = _ratios(_in_order(times[dim]))
@@ -91,28 +106,46 @@ def section(results: Results, quick: bool) -> Section:
     return made
 
 
-def measure(dim: int, quick: bool) -> dict[str, float | None]:
-    """Return the milliseconds of each method, in turn; None for one that the memory has no room for."""
-    running: dict[str, Contender] = {}
-    times: dict[str, float | None] = dict.fromkeys(METHODS)
+def measure(dim: int, quick: bool) -> dict[str, dict[str, Any]]:
+    """Time all methods in turn: milliseconds of each, None for those that are missing, and why they are."""
+    milliseconds: Times = dict.fromkeys(METHODS)
+    missing: dict[str, str] = {}
     # One process at a time where a vector takes seconds: their memory does not fit side by side.
     groups = [[name] for name in METHODS] if dim >= _LONG else [list(METHODS)]
     for group in groups:
-        for name in group:
-            if needed(name, dim) <= memory() * _SHARE_OF_MEMORY:
+        with ExitStack() as running:
+            calls = {}
+            for name in group:
+                if needed(name, dim) > memory() * _SHARE_OF_MEMORY:
+                    missing[name] = f"needs {in_gb(needed(name, dim))} of memory, there are {in_gb(memory())}"
+                    continue
                 try:
-                    running[name] = Contender("benchmarks.paper.timing:Timed", {"method": name, "dim": dim})
+                    process = running.enter_context(Contender(_FACTORY, {"method": name, "dim": dim}))
                 except ContenderError as error:
-                    if "MemoryError" not in str(error):
-                        raise
-        calls = {name: (lambda process=process: process.timed("encode")[0]) for name, process in running.items()}
-        n_rounds = 1 if dim >= _LONG else 3 if quick else 7
-        timings = alternate(calls, n_rounds, warm_up=dim < 2 * _LONG)
-        times.update({name: timing.median * 1e3 for name, timing in timings.items()})
-        for process in running.values():
-            process.close()
-        running.clear()
-    return times
+                    missing[name] = reason(error)
+                    continue
+                calls[name] = lambda name=name, process=process: _seconds(process, name, missing)
+            timings = alternate(calls, 1 if dim >= _LONG else 3 if quick else 7, warm_up=dim < 2 * _LONG)
+        milliseconds |= {name: of.median * 1e3 for name, of in timings.items() if name not in missing}
+    return {"milliseconds": milliseconds, "missing": missing}
+
+
+def _seconds(process: Contender, name: str, missing: dict[str, str]) -> float:
+    """Seconds of a call; one that fails puts the method among the missing ones, and the others go on."""
+    if name not in missing:
+        try:
+            return process.timed("encode")[0]
+        except ContenderError as error:
+            missing[name] = reason(error)
+    return float("nan")
+
+
+def reason(error: ContenderError) -> str:
+    """Say in a line why a contender failed."""
+    text = str(error).strip()
+    if text.endswith("exit code -9"):
+        return "killed (exit code -9), which is how a system that has run out of memory ends a process"
+    return text.splitlines()[-1] if text else "unknown"
 
 
 def needed(method: str, dim: int) -> int:
@@ -125,7 +158,7 @@ def allowed(dim: int) -> str:
     return " and ".join(name for name in METHODS if needed(name, dim) <= memory() * _SHARE_OF_MEMORY) or "none"
 
 
-def plot(title: str, times: dict[int, dict[str, float | None]]) -> Any:
+def plot(title: str, times: dict[int, Times]) -> Any:
     """Milliseconds over the dimension, here and in the paper."""
     figure, axes = plots.canvas(title, (9, 5))
     for i, (name, group) in enumerate(zip(METHODS, ("outside", "binary", "ours"), strict=True)):
@@ -147,14 +180,14 @@ def plot(title: str, times: dict[int, dict[str, float | None]]) -> Any:
     return figure
 
 
-def _in_order(times: dict[str, float | None]) -> tuple[float | None, ...]:
+def _in_order(times: Times) -> tuple[float | None, ...]:
     return tuple(times[name] for name in METHODS)
 
 
 def _ratios(times: tuple[float | None, ...]) -> list[str]:
     """How many times as fast as the others the last one is."""
     own = times[-1]
-    return [number(other / own, 2) if other is not None and own is not None else "" for other in times[:-1]]
+    return [number(other / own) if other is not None and own is not None else "" for other in times[:-1]]
 
 
 def _power(dim: int) -> str:

@@ -40,14 +40,17 @@ def section(results: Results, quick: bool) -> Section:
         "can hardly be told from that of independent bits, theta (pi - theta) / (k pi^2), for every angle and k.",
     )
     shown = [i for i, k in enumerate(lengths) if k in (2, 8, 32, 128, DIM)]
-    made.tables[f"Variance, as a multiple of the formula for independent bits (d = {DIM})"] = [
-        ["angle", "method", *(f"k = {lengths[i]}" for i in shown)],
-        *(
-            [angle, method, *(number(ratios[method][a, i]) for i in shown)]
-            for a, angle in enumerate(ANGLES)
-            for method in METHODS
-        ),
+    lines = [
+        [angle, method, *(number(ratios[method][a, i]) for i in shown)]
+        for a, angle in enumerate(ANGLES)
+        for method in METHODS
     ]
+    made.add(
+        f"Variance, as a multiple of the formula for independent bits (d = {DIM})",
+        [["angle", "method", *(f"k = {lengths[i]}" for i in shown)], *lines],
+        f"{n_encoders:,} encoders, {_N_PAIRS} pairs for each and each angle.",
+        results.when(),
+    )
     made.draw["Variance of the normalised Hamming distance over k"] = lambda title: plot(title, lengths, measured)
     for method in METHODS:
         low, high = ratios[method].min(), ratios[method].max()
