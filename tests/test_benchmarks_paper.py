@@ -20,7 +20,7 @@ def tiny(monkeypatch, tmp_path):
     """Small made-up sets in the place of the real ones, and few samples."""
     rng = np.random.default_rng(0)
 
-    def opened(name):
+    def opened(name, n_rows, n_queries):
         labels = rng.integers(3, size=140)
         rows = rng.standard_normal((3, 64))[labels] + rng.standard_normal((140, 64))
         rows = np.abs(rows) if name == "pixels" else rows
@@ -190,6 +190,37 @@ def test_sparse_rows_are_folded_and_dense_ones_cut():
     assert (np.abs(data._shortener(100, 20, is_sparse=True)(single)).sum(axis=1) == 1).all()
 
 
+def test_notes_say_how_vectors_were_made_shorter():
+    facts = {"rows": 5_000, "train": 50, "queries": 5, "dim": 100, "full_dim": 100, "is_sparse": 0}
+    assert data.note(facts) == "5,000 rows, 50 of them for training, 5 queries."
+    assert "at random" in data.note(facts | {"dim": 20})
+    assert "folded" in data.note(facts | {"dim": 20, "is_sparse": 1})
+
+
+def test_recall_is_that_of_the_distances(tiny):
+    material = data.material("long", True)
+    ids = np.random.default_rng(0).permuted(np.tile(np.arange(120), (20, 1)), axis=1)[:, :50]
+    ids[0, 40:] = -1
+    expected = truth.recall_curve(material.data, ids)
+    np.testing.assert_allclose(retrieval.recall_curve(material, ids), expected)
+    assert 0.2 < expected[-1] < 0.8
+
+
+def test_sparse_rows_are_projected_from_their_entries():
+    rows = sparse.random_array((40, 60), density=0.1, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    encoder = retrieval.fitted("LSH", 64, rows)
+    np.testing.assert_allclose(retrieval.project(encoder, rows), encoder.project(rows), atol=1e-5)
+    np.testing.assert_array_equal(retrieval._encode(encoder, rows), encoder.encode(rows))
+
+
+def test_bilinear_training_is_bounded(monkeypatch):
+    monkeypatch.setattr(retrieval, "_BILINEAR_VALUES", 10 * 16)
+    rows = np.random.default_rng(0).standard_normal((40, 16)).astype(np.float32)
+    some = rows[np.linspace(0, 39, 10).astype(np.int64)]
+    np.testing.assert_allclose(retrieval.fitted("Bilinear-opt", 16, rows).centre, some.mean(axis=0), atol=1e-6)
+    np.testing.assert_allclose(retrieval.fitted("Bilinear-rand", 16, rows).centre, rows.mean(axis=0), atol=1e-6)
+
+
 def test_auc_counts_pairs():
     positive, negative = np.array([1, 3, 3]), np.array([2, 3, 5, 9])
     pairs = [(p < n) + (p == n) / 2 for p in positive for n in negative]
@@ -242,11 +273,19 @@ def test_shorter_codes_are_prefixes(tiny):
 
 
 def test_bits_in_time_follow_the_times(monkeypatch):
+    asked = []
+
     class Fake:
         def __init__(self, factory, arguments):
-            self.method, self.n_bits = arguments["method"], arguments["n_bits"]
+            self.method, self.n_bits = arguments["method"], 0
 
-        def timed(self, method):
+        def call(self, name, n_bits):
+            assert name == "prepare"
+            self.n_bits = n_bits
+
+        def timed(self, name):
+            assert name == "encode"
+            asked.append(self.method)
             return {"CBE-rand": 1.0, "LSH": self.n_bits / 200, "Bilinear-rand": self.n_bits / 5_000}[self.method], None
 
         def __enter__(self):
@@ -257,6 +296,16 @@ def test_bits_in_time_follow_the_times(monkeypatch):
 
     monkeypatch.setattr(retrieval, "Contender", Fake)
     assert retrieval.bits_in_time(1_024) == {"LSH": 200, "Bilinear-rand": 1_024}
+    assert set(asked[::2]) == {"CBE-rand"}  # in turn with each of the others
+    assert set(asked[1::2]) == {"LSH", "Bilinear-rand"}
+
+
+@pytest.mark.parametrize("method", ["CBE-rand", "LSH", "Bilinear-rand"])
+def test_what_is_timed_encodes(method):
+    timed = retrieval.Timed(method, 64)
+    for n_bits in (16, 64):
+        timed.prepare(n_bits)
+        timed.encode()
 
 
 @pytest.fixture

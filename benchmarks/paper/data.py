@@ -5,7 +5,7 @@ from __future__ import annotations
 import gzip
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import Any
 
 import numpy as np
@@ -16,8 +16,8 @@ from benchmarks.datasets import Dataset
 
 # As in the paper.
 N_TRAIN, N_QUERIES, LOW_DIM = 10_000, 500, 2_048
-# Rows of a set that are searched: a full matrix takes four minutes for so many.
-N_ROWS = 15_000
+# Rows of a set that are searched: a full matrix takes three minutes for so many.
+N_ROWS = 12_000
 # A quick run takes so few.
 QUICK_TRAIN, QUICK_QUERIES, QUICK_ROWS, QUICK_DIM, QUICK_LOW_DIM = 1_000, 100, 2_000, 2_048, 256
 
@@ -34,17 +34,25 @@ class Material:
         Classes of rows and queries.
     train_rows : int array
         Rows that encoders are trained on, ascending.
+    full_dim : int
+        Dimensions before some were taken.
     """
 
     data: Dataset
     labels: NDArray[np.int64] | None
     query_labels: NDArray[np.int64] | None
     train_rows: NDArray[np.int64]
+    full_dim: int
 
     @property
     def train(self) -> Any:
         """The vectors that encoders are trained on."""
         return self.data.base[self.train_rows]
+
+    @cached_property
+    def near_pairs(self) -> NDArray[np.int64]:
+        """Pairs of a query and a true neighbour, see `datasets.near_pairs`: the same for all codes of the set."""
+        return datasets.near_pairs(self.data, truth.N_TRUE)
 
 
 def long_sets() -> list[str]:
@@ -66,8 +74,8 @@ def labelled_sets() -> list[str]:
 @cache
 def material(name: str, quick: bool, dim: int | None = None) -> Material:
     """Open a set, cut to the size of a run and to at most `dim` dimensions."""
-    n_rows, n_queries, n_train = (QUICK_ROWS, QUICK_QUERIES, QUICK_TRAIN) if quick else (N_ROWS, N_QUERIES, N_TRAIN)
-    opened, labels, query_labels = _opened(name)
+    n_rows, n_train, n_queries = sizes(quick)
+    opened, labels, query_labels = _opened(name, n_rows, n_queries)
     base, queries = opened.base[:n_rows], opened.queries[:n_queries]
     dim = min(opened.dim, dim or opened.dim, QUICK_DIM if quick else opened.dim)
     if dim < opened.dim:
@@ -79,22 +87,57 @@ def material(name: str, quick: bool, dim: int | None = None) -> Material:
         None if labels is None else labels[:n],
         None if query_labels is None else query_labels[:n_queries],
         np.sort(np.random.default_rng(0).permutation(n)[:n_train]),
+        opened.dim,
     )
 
 
-def dim_of(name: str, quick: bool) -> int:
-    """Dimensions of a set in a run."""
-    return material(name, quick).data.dim
+def sizes(quick: bool) -> tuple[int, int, int]:
+    """Numbers of rows, training rows and queries of a run."""
+    return (QUICK_ROWS, QUICK_TRAIN, QUICK_QUERIES) if quick else (N_ROWS, N_TRAIN, N_QUERIES)
+
+
+def label(name: str, quick: bool) -> str:
+    """Name a set and what a run takes of it, for a result that is kept."""
+    return f"{name} ({' / '.join(map(str, sizes(quick)))})"
+
+
+def facts(name: str, quick: bool, dim: int | None = None) -> dict[str, int]:
+    """Sizes of a set as it is: kept with the results, which are shown without opening it."""
+    found = material(name, quick, dim)
+    return {
+        "rows": found.data.base.shape[0],
+        "train": len(found.train_rows),
+        "queries": found.data.queries.shape[0],
+        "dim": found.data.dim,
+        "full_dim": found.full_dim,
+        "is_sparse": int(hasattr(found.data.base, "toarray")),
+    }
+
+
+def note(of_set: dict[str, int]) -> str:
+    """Say the sizes of a set, and how its vectors were made shorter, by its `facts`."""
+    dim, full = of_set["dim"], of_set["full_dim"]
+    text = f"{of_set['rows']:,} rows, {of_set['train']:,} of them for training, {of_set['queries']:,} queries."
+    if dim == full:
+        return text
+    if of_set["is_sparse"]:
+        return (
+            f"{text} The {full:,} dimensions of the text are folded into {dim:,}, added up with random signs: a random "
+            "choice of them would leave rows empty."
+        )
+    return f"{text} {dim:,} of the {full:,} dimensions, chosen at random."
 
 
 @cache
-def _opened(name: str) -> tuple[Dataset, NDArray[np.int64] | None, NDArray[np.int64] | None]:
-    """Open a set with its labels."""
+def _opened(
+    name: str, n_rows: int, n_queries: int
+) -> tuple[Dataset, NDArray[np.int64] | None, NDArray[np.int64] | None]:
+    """Open a set with its labels; it may have more rows and queries."""
     if name == "clusters":
-        return _clusters()
+        return _clusters(n_rows, n_queries)
     if name == "docstrings":
-        return sources.docstrings(N_ROWS), None, None
-    opened = datasets.load(name)
+        return sources.docstrings(n_rows), None, None
+    opened = datasets.vlad(name, n_rows, n_queries) if name == "fashion-vlad-25600" else datasets.load(name)
     if name.startswith("fashion"):
         with np.load(datasets.SHARED / "fashion-mnist-784.npz") as arrays:
             return opened, arrays["base_labels"].astype(np.int64), arrays["query_labels"].astype(np.int64)
@@ -104,13 +147,13 @@ def _opened(name: str) -> tuple[Dataset, NDArray[np.int64] | None, NDArray[np.in
     return opened, numbers[: opened.base.shape[0]], numbers[opened.base.shape[0] :]
 
 
-def _clusters() -> tuple[Dataset, NDArray[np.int64], NDArray[np.int64]]:
+def _clusters(n_rows: int, n_queries: int) -> tuple[Dataset, NDArray[np.int64], NDArray[np.int64]]:
     """Make ten overlapping classes: points of 32 dimensions, bent into 4,096."""
     rng = np.random.default_rng(0)
-    labels = rng.integers(10, size=N_ROWS + N_QUERIES)
+    labels = rng.integers(10, size=n_rows + n_queries)
     points = rng.standard_normal((10, 32))[labels] + 1.5 * rng.standard_normal((len(labels), 32))
     rows = sources.unit(np.tanh(points @ rng.standard_normal((32, 4_096)) / 4).astype(np.float32))
-    return Dataset("clusters", rows[:N_ROWS], rows[N_ROWS:]), labels[:N_ROWS], labels[N_ROWS:]
+    return Dataset("clusters", rows[:n_rows], rows[n_rows:]), labels[:n_rows], labels[n_rows:]
 
 
 def _shortener(dim: int, n_columns: int, *, is_sparse: bool) -> Callable[[Any], Any]:
