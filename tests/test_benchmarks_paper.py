@@ -262,6 +262,39 @@ def test_classes_that_are_apart_are_told_apart():
     assert supervised.classify(rows[:150], labels[:150], rows[150:], labels[150:]) > 0.9
 
 
+def test_the_span_of_the_rows_is_enough():
+    """Products of rows stay, and so does what a classifier learns; rows that repeat add nothing."""
+    rng = np.random.default_rng(0)
+    train, test = rng.standard_normal((2, 20, 50)).astype(np.float32)
+    train[-1] = train[0]
+    short, short_test = supervised.in_span(train, test)
+    assert short.shape == (20, 19)
+    np.testing.assert_allclose(short @ short.T, train @ train.T, atol=1e-3)
+    np.testing.assert_allclose(short_test @ short.T, test @ train.T, atol=1e-3)
+    labels = rng.integers(3, size=20)
+    scores, short_scores = (
+        supervised._scores(supervised.fit_svm(rows, labels, 0.1), other)
+        for rows, other in ((train, test), (short, short_test))
+    )
+    # Each is the minimum to the tolerance at which the optimiser ends.
+    np.testing.assert_allclose(short_scores, scores, atol=0.02)
+
+
+def test_accuracy_does_not_depend_on_the_length_of_projections(tiny, monkeypatch):
+    fitted = retrieval.fitted
+
+    class Longer:
+        def __init__(self, *arguments):
+            self.encoder = fitted(*arguments)
+
+        def project(self, rows):
+            return 1000 * self.encoder.project(rows)
+
+    expected = supervised.accuracy("long", "CBE-opt", True)
+    monkeypatch.setattr(supervised, "fitted", Longer)
+    assert supervised.accuracy("long", "CBE-opt", True) == expected
+
+
 def test_shorter_codes_are_prefixes(tiny):
     results = Results(tiny.parent / "results.jsonl", "retrieval")
     material = data.material("long", True)
@@ -316,6 +349,22 @@ def few(tiny, monkeypatch):
     return tiny
 
 
+def numbers_of(part, kept):
+    """Numbers that a part has measured, and the range in which they make sense."""
+    results = {row["name"]: row["result"] for row in kept if not row["name"].startswith(("facts", "bits"))}
+    assert results
+    if part == "timing":
+        return [of["milliseconds"][method] for of in results.values() for method in timing.METHODS], (0, np.inf)
+    if part == "classification":  # three classes
+        return [of["accuracy"] for of in results.values()], (1 / 3, 1)
+    if part == "pairs":
+        return list(results.values()), (0.5, 1)
+    if part == "variance":  # of a share of bits
+        return np.ravel(list(results.values())), (0, 0.25)
+    # Of 120 rows 100 are answers: even at random they have more than half of the neighbours.
+    return [curve[-1] for curve in results.values() if curve is not None], (0.5, 1)
+
+
 @pytest.mark.parametrize("part", paper.PARTS)
 def test_each_part_runs_alone(part, few, capsys):
     paper.main(["--quick", "--parts", part, "--output", str(few)])
@@ -326,10 +375,14 @@ def test_each_part_runs_alone(part, few, capsys):
     page = (few / "index.html").read_text()
     assert page.count("<h2>") == 1
     assert "<table>" in page
+    assert "earlier run" not in page
     before = (few / "results.jsonl").read_text()
-    assert before
+    numbers, (least, most) = numbers_of(part, [json.loads(line) for line in before.splitlines()])
+    assert len(numbers) > 0
+    assert all(least < number <= most for number in numbers)
     paper.main(["--quick", "--parts", part, "--output", str(few)])
     assert (few / "results.jsonl").read_text() == before
+    assert "earlier run" in (few / "index.html").read_text()
 
 
 def test_fresh_forgets_only_the_parts_that_run(few):
@@ -344,6 +397,7 @@ def test_fresh_forgets_only_the_parts_that_run(few):
     assert {row["part"] for row in after if row["commit"] == "before"} == {"pairs, quick"}
     page = (few / "index.html").read_text()  # has both, in the order of the paper
     assert page.index("1. Variance") < page.index("7. Semi-supervised")
+    assert page.count("commit before") == 1
 
 
 def test_quick_runs_have_a_folder_of_their_own(few, monkeypatch):
