@@ -139,3 +139,28 @@ def test_zero_vectors_have_cosine_0():
     distances, answers, _ = run(queries, vectors, np.array([7, 3]), rows, np.array([2]), lower, "cosine", 3)
     np.testing.assert_array_equal(distances, [[1, 1, np.inf]])
     np.testing.assert_array_equal(answers, [[3, 7, -1]])
+
+
+@settings(max_examples=60)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    dim=st.sampled_from([1, 7, 33, 300]),
+    offset=st.sampled_from([0.0, 1.0, 100.0]),
+    apart=st.sampled_from([1e-7, 1e-5, 1e-3, 1.0]),
+    scale=st.sampled_from([1e-16, 1e-12, 1.0, 1e12, 1e15]),
+    metric=st.sampled_from(["l2", "ip", "cosine"]),
+)
+def test_rough_distances_rule_out_nothing_near(seed, dim, offset, apart, scale, metric):
+    """Rows at nearly the same distance, of norms that float32 can square or not: the nearest are those in float64."""
+    rng = np.random.default_rng(seed)
+    n, k = 30, 4
+    query = (scale * (offset + rng.standard_normal((1, dim)))).astype(np.float32)
+    vectors = (scale * (offset + rng.standard_normal(dim) + apart * rng.standard_normal((n, dim)))).astype(np.float32)
+    rows, counts = rng.permutation(n)[np.newaxis], np.array([n])
+    nothing_known = np.full((1, n), -np.inf, dtype=np.float32)
+    distances, answers, n_read = run(query, vectors, np.arange(n), rows, counts, nothing_known, metric, k)
+    exact_distances = METRICS[metric].distances(vectors, query[0])
+    expected = np.lexsort((np.arange(n), exact_distances))[:k]
+    np.testing.assert_array_equal(answers[0], expected)
+    np.testing.assert_array_equal(distances[0], exact_distances[expected])
+    assert n_read.tolist() == [n]

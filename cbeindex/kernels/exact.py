@@ -8,7 +8,8 @@ from .._typing import Floats, Ids, Rows, SparseIndices, Vectors
 from .jit import njit
 from .prefetch import prefetch
 
-# Sums are taken in float64 in any order, so they are right to far less than a float32 can tell.
+# Sums are taken in float64 in any order, so they are right to far less than a float32 can tell. Rough ones in float32,
+# which take half the time, rule out most candidates before.
 
 
 @njit(cache=True, nogil=True, fastmath=True)
@@ -39,6 +40,43 @@ def square_and_product(row: Vectors, query: Vectors) -> Any:
         square += value * value
         total += value * np.float64(query[i])
     return square, total
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def rough_squared_distance(row: Vectors, query: Vectors) -> Any:
+    """Squared Euclidean distance in float32."""
+    total = np.float32(0)
+    for i in range(query.size):
+        apart = row[i] - query[i]
+        total += apart * apart
+    return total
+
+
+@njit(cache=True, nogil=True, fastmath=True)
+def rough_square_and_product(row: Vectors, query: Vectors) -> Any:
+    """Squared norm of a row, and its inner product with the query, in float32."""
+    square, total = np.float32(0), np.float32(0)
+    for i in range(query.size):
+        square += row[i] * row[i]
+        total += row[i] * query[i]
+    return square, total
+
+
+@njit(cache=True, nogil=True)
+def is_farther(row: Vectors, query: Vectors, query_square: float, metric: int, slack: float, bound: float) -> bool:
+    """Tell that a row is farther than `bound`, by sums in float32 that may be wrong by a share of `slack`.
+
+    Where float32 cannot hold the sums, nothing is told.
+    """
+    if metric == 0:
+        return np.float64(rough_squared_distance(row, query)) * (1 - slack) > bound
+    row_square, total = rough_square_and_product(row, query)
+    if not (1e-30 < row_square < 1e36 and 1e-30 < query_square < 1e36):
+        return False
+    scale = np.sqrt(np.float64(row_square) * query_square)
+    if metric == 1:  # the bound itself was rounded, which may be more than all products differ by
+        return 1 - np.float64(total) - slack * scale - 2e-7 * abs(bound) > bound
+    return 1 - np.float64(total) / scale - slack > bound
 
 
 @njit(cache=True, nogil=True)
@@ -103,11 +141,12 @@ def nearest(
     among the nearest are not read. Where there are fewer than k, infinity and -1 stand.
     """
     k, dim = distances.shape[1], vectors.shape[1]
+    slack = 1e-6 * np.sqrt(dim)  # errors of sums grow as the root of their length: eight float32 roundings of each term
     for query in range(queries.shape[0]):
         n = counts[query]
         near, names = distances[query], answers[query]
         near[:], names[:] = np.inf, -1
-        square = product(queries[query], queries[query]) if metric == 2 else 0.0
+        square = product(queries[query], queries[query])
         order = np.argsort(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:
@@ -117,8 +156,9 @@ def nearest(
                 ahead = rows[query, order[i + 2]] * dim
                 for j in range(0, dim, 16):
                     prefetch(vectors, ahead + j)
-            insert(distance_of(vectors[row], queries[query], square, metric), ids[row], near, names, i)
             n_read[query] += 1
+            if i < k or not is_farther(vectors[row], queries[query], square, metric, slack, near[k - 1]):
+                insert(distance_of(vectors[row], queries[query], square, metric), ids[row], near, names, i)
 
 
 @njit(cache=True, nogil=True)
