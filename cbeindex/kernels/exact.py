@@ -131,6 +131,15 @@ def insert(distance: float, id_: int, distances: Floats, ids: Ids, n: int) -> No
 
 
 @njit(cache=True, nogil=True)
+def order_of(lower: Floats) -> Any:
+    """Order candidates by what their distances are at least; as they come where that does not fall."""
+    for i in range(1, lower.size):
+        if lower[i] < lower[i - 1]:
+            return np.argsort(lower)
+    return np.arange(lower.size)
+
+
+@njit(cache=True, nogil=True)
 def nearest(
     queries: Vectors, vectors: Vectors, ids: Ids, rows: Rows, counts: Rows, lower: Floats, metric: int,
     distances: Floats, answers: Ids, n_read: Rows,
@@ -147,7 +156,7 @@ def nearest(
         near, names = distances[query], answers[query]
         near[:], names[:] = np.inf, -1
         square = product(queries[query], queries[query])
-        order = np.argsort(lower[query, :n])
+        order = order_of(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:
                 break
@@ -173,7 +182,7 @@ def nearest_sparse(
         near, names = distances[query], answers[query]
         near[:], names[:] = np.inf, -1
         square = product(queries[query], queries[query])
-        order = np.argsort(lower[query, :n])
+        order = order_of(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:
                 break
