@@ -197,8 +197,9 @@ class VectorSource:
 
 def _finite(rows: VectorRows) -> Mask:
     """Tell which rows have finite values only."""
-    largest = rows.largest() if isinstance(rows, SparseRows) else np.abs(rows).max(axis=1, initial=0)
-    return np.isfinite(largest)
+    if isinstance(rows, SparseRows):
+        return np.isfinite(rows.largest())
+    return np.asarray(np.isfinite(rows).all(axis=1))
 
 
 def _summable(csr: Any) -> Any:

@@ -14,6 +14,10 @@ from .sparserows import SparseRows, VectorRows
 
 # What rounding in float64 leaves of 1 - 1.
 _COSINE_ROUNDING = 1e-15
+# A norm that differs from 1 by less is 1 but for the rounding of the vector.
+_UNIT_ROUNDING = 1e-6
+# Vectors from this length on take more time to be squared than to be anything else.
+_LONG = 1024
 # Squared norms that float32 sums to full precision.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-30, 1e36
 
@@ -101,15 +105,16 @@ METRICS = {name: Metric(name) for name in ("cosine", "l2", "ip")}
 
 
 def _norms(rows: VectorRows) -> NDArray[np.float32]:
-    """Return what rows are divided by to have norm 1: 1 for a zero vector."""
+    """Return what rows are divided by to have norm 1: 1 for a zero vector, and for one that has it but for rounding."""
     norms = np.sqrt(squares(rows)).astype(np.float32)
-    norms[norms == 0] = 1
+    norms[(norms == 0) | (np.abs(norms - 1) < _UNIT_ROUNDING)] = 1
     return norms
 
 
 def _unit(rows: Vectors) -> Vectors:
     """Return dense rows of norm 1."""
-    unit: Vectors = rows / _norms(rows)[:, np.newaxis]
+    norms = _norms(rows)
+    unit: Vectors = rows if (norms == 1).all() else rows / norms[:, np.newaxis]
     return unit
 
 
@@ -123,7 +128,24 @@ def squares(rows: NDArray[Any] | SparseRows) -> NDArray[np.float64]:
     """Squared norms, in float64."""
     if isinstance(rows, SparseRows):
         return rows.squares()
+    if rows.dtype == np.float32 and rows.shape[1] >= _LONG and rows.flags.c_contiguous:
+        return _long_squares(rows)
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
+    return norms
+
+
+def _long_squares(rows: Vectors) -> NDArray[np.float64]:
+    """Do as `squares` in a third of the time: sums of 64 squares in float32, which are right to 1e-7, in float64."""
+    n, dim = rows.shape
+    n_pieces = dim // 64
+    pieces = np.lib.stride_tricks.as_strided(rows, (n, n_pieces, 64), (rows.strides[0], 256, 4), writeable=False)
+    with np.errstate(over="ignore", under="ignore", invalid="ignore"):
+        sums = np.einsum("ijk,ijk->ij", pieces, pieces).sum(axis=1, dtype=np.float64)
+    rest = rows[:, 64 * n_pieces :]
+    norms: NDArray[np.float64] = sums + np.einsum("ij,ij->i", rest, rest, dtype=np.float64)
+    doubtful = ~((norms > _LEAST_SQUARE) & (norms < _LARGEST_SQUARE))
+    if doubtful.any():
+        norms[doubtful] = np.einsum("ij,ij->i", rows[doubtful], rows[doubtful], dtype=np.float64)
     return norms
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.metrics import METRICS
+from cbeindex.metrics import METRICS, squares
 from tests import vector_oracles
 
 NAMES = ("cosine", "l2", "ip")
@@ -88,3 +88,28 @@ def test_prepare(size):
     prepared = METRICS["cosine"].prepare(X)
     assert prepared.dtype == np.float32
     np.testing.assert_allclose(prepared, vector_oracles.prepared("cosine", X), rtol=2e-7)
+
+
+@pytest.mark.parametrize("dim", [1_023, 1_024, 1_025, 5_000])
+@pytest.mark.parametrize("scale", [1e-30, 1e-18, 1.0, 1e18, 1e30])
+def test_squares_of_long_vectors(dim, scale):
+    """Sums of 64 squares are rounded to float32, 6e-8 a time; what float32 cannot hold is summed in float64."""
+    X = vectors(5, dim) * np.float32(scale)
+    X[1] = 0
+    X[2, :-1] = 0
+    expected = (X.astype(np.float64) ** 2).sum(axis=1)
+    np.testing.assert_allclose(squares(X), expected, rtol=1e-6)
+    np.testing.assert_array_equal(squares(X[3:4]), squares(X)[3:4])
+    X[4, 7] = np.nan
+    assert np.isnan(squares(X)[4])
+
+
+@pytest.mark.parametrize("dim", [10, 2_000])
+def test_vectors_of_norm_1_stay_as_they_are(dim):
+    X = vectors(50, dim)
+    unit = METRICS["cosine"].prepare(X)
+    np.testing.assert_allclose(np.linalg.norm(unit.astype(np.float64), axis=1), 1, rtol=1e-6)
+    assert METRICS["cosine"].prepare(unit) is unit
+    both = METRICS["cosine"].prepare(np.concatenate([X, unit]))
+    np.testing.assert_array_equal(both[:50], unit)
+    np.testing.assert_array_equal(both[50:], unit)

@@ -63,7 +63,7 @@ def rough_square_and_product(row: Vectors, query: Vectors) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def is_farther(row: Vectors, query: Vectors, query_square: float, metric: int, slack: float, bound: float) -> bool:
+def is_farther(row: Vectors, query: Vectors, query_square: float, metric: int, slack: float, bound: float) -> Any:
     """Tell that a row is farther than `bound`, by sums in float32 that may be wrong by a share of `slack`.
 
     Where float32 cannot hold the sums, nothing is told.
