@@ -91,7 +91,7 @@ class VectorSource:
     Holds a dense array or a CSR matrix of any numeric type without copying it; a block is converted when it is read.
     Blocks of sparse vectors are had dense or sparse; `SparseRows` are such blocks, to be read again.
     NaN and infinity pass `read`: what is computed from a block shows them, at no cost, and then `refuse` says where
-    they are. Blocks that are iterated over are looked at.
+    they are. Blocks that are iterated over are looked at, unless that is not wanted.
 
     Parameters
     ----------
@@ -161,19 +161,23 @@ class VectorSource:
             self._refuse_infinite(first, _finite(rows))
             yield first, rows
 
-    def own_blocks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, VectorRows]]:
-        """Read rows [start, stop), `step` at a time, in the form they have: pairs of first row and finite rows."""
-        if self.is_sparse:
-            yield from self.entry_blocks(step, start, stop)
-            return
+    def own_blocks(
+        self, step: int, start: int = 0, stop: int | None = None, *, is_checked: bool = True
+    ) -> Iterator[tuple[int, VectorRows]]:
+        """Read rows [start, stop), `step` at a time, in the form they have: pairs of first row and finite rows.
+
+        Where they are not checked, the caller sees to it that they are finite.
+        """
         stop = self.n_rows if stop is None else stop
         for first in range(start, stop, step):
-            rows = self.read(slice(first, min(first + step, stop)))
-            self._refuse_infinite(first, _finite(rows))
+            some = slice(first, min(first + step, stop))
+            rows: VectorRows = self.read_sparse(some) if self.is_sparse else self.read(some)
+            if is_checked:
+                self._refuse_infinite(first, _finite(rows))
             yield first, rows
 
     def entry_blocks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, SparseRows]]:
-        """Do as `own_blocks` with the rows of a sparse source."""
+        """Read the rows of a sparse source as `own_blocks` does."""
         stop = self.n_rows if stop is None else stop
         for first in range(start, stop, step):
             entries = self.read_sparse(slice(first, min(first + step, stop)))

@@ -480,7 +480,7 @@ class CBEIndex(Saveable):
         threads = as_n_threads(n_threads)
         step = max(1, min(_QUERY_ROWS, _QUERY_FLOATS // (self.n_bits if source.is_sparse else self.dim)))
         empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
-        for first, vectors in source.own_blocks(step) if source.n_rows else empty:
+        for first, vectors in source.own_blocks(step, is_checked=False) if source.n_rows else empty:
             queries = margins = None
             prepared = self._ingest.prepare(source, first, vectors)
             if encoder is not None and geometry is not None:

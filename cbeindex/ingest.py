@@ -30,8 +30,8 @@ _LEAST_FIRST_ROWS = 32
 _STEP_FLOATS = 2**17
 # Sparse vectors that are read at a time before fitting.
 _FIRST_STEP = 256
-# Norms above this have squares that float32 cannot hold.
-_LARGEST_NORM = 1e18
+# The squared norm of the longest vectors whose distances float32 can hold.
+_LARGEST_SQUARE = 1e36
 # The longest vectors of a sample count like vectors of so many times the median length.
 _LONGEST = 2.0
 
@@ -74,10 +74,14 @@ class Ingest:
         return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)})
 
     def prepare(self, source: VectorSource, first: int, block: VectorRows) -> VectorRows:
-        """Prepare rows of `source` from row `first` on for the encoder; refuse those whose numbers would overflow."""
-        if self.metric.name != "cosine" and (norms := np.sqrt(squares(block))).size and norms.max() > _LARGEST_NORM:
-            source.refuse(first + int(norms.argmax()))
-        return self.metric.prepare(block)
+        """Prepare rows of `source` from row `first` on for the encoder; refuse what is not finite or too long."""
+        sums = squares(block)
+        finite = np.isfinite(sums)  # in float64, so they are if all values are
+        if not finite.all():
+            source.refuse(first + int(finite.argmin()))
+        if self.metric.name != "cosine" and sums.size and sums.max() > _LARGEST_SQUARE:
+            source.refuse(first + int(sums.argmax()))
+        return self.metric.prepare(block, sums)
 
     def add_first(
         self,
@@ -134,7 +138,7 @@ class Ingest:
         if self.keeps_sparse:
             n_bytes = sum(8 * segment.columns["vectors"].values.size for segment in present.snapshot().segments)
         step = _FIRST_STEP if source.is_sparse else max(1, _STEP_FLOATS // self.dim)
-        for first, block in source.own_blocks(step):
+        for first, block in source.own_blocks(step, is_checked=False):
             self.prepare(source, first, block)  # refuses what codes could not hold either
             self._refuse_for_float16(first, block)
             sizes = self._sizes(block)
@@ -186,7 +190,7 @@ class Ingest:
         parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in columns}
 
         def task(begin: int, end: int) -> None:
-            for first, block in source.own_blocks(step, start + begin, start + end):
+            for first, block in source.own_blocks(step, start + begin, start + end, is_checked=False):
                 prepared = self.prepare(source, first, block)
                 projections = project_rows(encoder, prepared, 1)
                 here = first - start

@@ -38,11 +38,15 @@ class Metric:
         """What kernels call it."""
         return ("l2", "ip", "cosine").index(self.name)
 
-    def prepare(self, rows: VectorRows) -> VectorRows:
-        """Return rows as the encoder sees them: of norm 1 for cosine (a zero vector stays as it is)."""
+    def prepare(self, rows: VectorRows, row_squares: NDArray[np.float64] | None = None) -> VectorRows:
+        """Return rows as the encoder sees them: of norm 1 for cosine (a zero vector stays as it is).
+
+        `row_squares` are their squared norms, if these are known.
+        """
         if self.name != "cosine":
             return rows
-        return rows.divided(_norms(rows)) if isinstance(rows, SparseRows) else _unit(rows)
+        norms = _norms(squares(rows) if row_squares is None else row_squares)
+        return rows.divided(norms) if isinstance(rows, SparseRows) else _divided(rows, norms)
 
     def fast_distances(self, rows: Vectors | SparseRows, query: Vectors) -> NDArray[np.float32]:
         """Distances from one query to rows, neither of them prepared, in float32: right to `rounding`."""
@@ -58,7 +62,8 @@ class Metric:
             near = 1 - _products(rows, query)
             return near
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            products = _products(rows, _unit(query[np.newaxis])[0])
+            unit = _divided(query[np.newaxis], _norms(squares(query[np.newaxis])))[0]
+            products = _products(rows, unit)
             norms = np.einsum("ij,ij->i", rows, rows)
         if not ((norms > _LEAST_SQUARE) & (norms < _LARGEST_SQUARE)).all():
             return self.distances(rows, query)
@@ -104,18 +109,17 @@ class Metric:
 METRICS = {name: Metric(name) for name in ("cosine", "l2", "ip")}
 
 
-def _norms(rows: VectorRows) -> NDArray[np.float32]:
+def _norms(row_squares: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return what rows are divided by to have norm 1: 1 for a zero vector, and for one that has it but for rounding."""
-    norms = np.sqrt(squares(rows)).astype(np.float32)
+    norms = np.sqrt(row_squares).astype(np.float32)
     norms[(norms == 0) | (np.abs(norms - 1) < _UNIT_ROUNDING)] = 1
     return norms
 
 
-def _unit(rows: Vectors) -> Vectors:
-    """Return dense rows of norm 1."""
-    norms = _norms(rows)
-    unit: Vectors = rows if (norms == 1).all() else rows / norms[:, np.newaxis]
-    return unit
+def _divided(rows: Vectors, norms: NDArray[np.float32]) -> Vectors:
+    """Divide dense rows by numbers; they may be the same rows."""
+    divided: Vectors = rows if (norms == 1).all() else rows / norms[:, np.newaxis]
+    return divided
 
 
 def _products(rows: NDArray[Any], query: NDArray[Any]) -> NDArray[Any]:
