@@ -357,7 +357,9 @@ def test_what_ends_a_build_leaves_all_as_it_was(out, when, error, code, small_st
 def test_a_signal_ends_a_build_in_order(number, folder):
     np.lib.format.open_memmap("large.npy", "w+", np.float32, (1_000_000, 1_000))  # takes no room, but time
     before = set(os.listdir())
-    with program("build", "out.cbe", "large.npy") as process:
+    # A job in the background of a shell ignores SIGINT, and so would a process that it starts.
+    listening = {"preexec_fn": lambda: signal.signal(number, signal.SIG_DFL)}
+    with program("build", "out.cbe", "large.npy", **listening) as process:
         while set(os.listdir()) == before and process.poll() is None:
             time.sleep(0.01)
         time.sleep(0.3)
