@@ -2,14 +2,16 @@
 
 import operator
 import sys
-from collections.abc import Iterator
-from typing import Any, NoReturn
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from ._typing import Arrays, CodeBytes, Ids, Mask, Vectors
 from .sparserows import SparseRows, VectorRows
+
+Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
 
 
 def as_count(value: Any, name: str, *, least: int = 1) -> int:
@@ -155,11 +157,11 @@ class VectorSource:
 
     def blocks(self, n_floats: int) -> Iterator[tuple[int, Vectors]]:
         """Read all rows, dense, in blocks of about `n_floats` values: pairs of first row and finite rows."""
-        step = max(1, n_floats // self.dim)
-        for first in range(0, self.n_rows, step):
-            rows = self.read(slice(first, first + step))
-            self._refuse_infinite(first, _finite(rows))
-            yield first, rows
+        return self._in_blocks(self.read, max(1, n_floats // self.dim))
+
+    def entry_blocks(self, step: int) -> Iterator[tuple[int, SparseRows]]:
+        """Read all rows of a sparse source, `step` at a time: pairs of first row and finite rows."""
+        return self._in_blocks(self.read_sparse, step)
 
     def own_blocks(
         self, step: int, start: int = 0, stop: int | None = None, *, is_checked: bool = True
@@ -168,25 +170,23 @@ class VectorSource:
 
         Where they are not checked, the caller sees to it that they are finite.
         """
+        read: Callable[[slice], VectorRows] = self.read_sparse if self.is_sparse else self.read
+        return self._in_blocks(read, step, start, stop, is_checked)
+
+    def _in_blocks(
+        self,
+        read: Callable[[slice], Block],
+        step: int,
+        start: int = 0,
+        stop: int | None = None,
+        is_checked: bool = True,
+    ) -> Iterator[tuple[int, Block]]:
         stop = self.n_rows if stop is None else stop
         for first in range(start, stop, step):
-            some = slice(first, min(first + step, stop))
-            rows: VectorRows = self.read_sparse(some) if self.is_sparse else self.read(some)
-            if is_checked:
-                self._refuse_infinite(first, _finite(rows))
+            rows = read(slice(first, min(first + step, stop)))
+            if is_checked and not (finite := _finite(rows)).all():
+                self.refuse(first + int(finite.argmin()))
             yield first, rows
-
-    def entry_blocks(self, step: int, start: int = 0, stop: int | None = None) -> Iterator[tuple[int, SparseRows]]:
-        """Read the rows of a sparse source as `own_blocks` does."""
-        stop = self.n_rows if stop is None else stop
-        for first in range(start, stop, step):
-            entries = self.read_sparse(slice(first, min(first + step, stop)))
-            self._refuse_infinite(first, _finite(entries))
-            yield first, entries
-
-    def _refuse_infinite(self, first: int, finite: Mask) -> None:
-        if not finite.all():
-            self.refuse(first + int(finite.argmin()))
 
     def refuse(self, row: int) -> NoReturn:
         """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""

@@ -174,7 +174,9 @@ class CBEIndex(Saveable):
             step = _FIT_ROWS if source.is_sparse else max(1, _FIT_FLOATS // self.dim)
             sample = column.joined([column.of(rows) for _, rows in source.own_blocks(step)])
             encoder = self._ingest.fit(self._prototype, sample)
-            self._state = _State.of(encoder, self._ingest.encode_first(encoder, self._state.rows))
+            geometry = Geometry.of(encoder)
+            rows = self._ingest.encode_first(encoder, geometry, self._state.rows)
+            self._state = _State(encoder, rows, geometry)
         return self
 
     def add(

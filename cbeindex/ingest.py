@@ -112,13 +112,13 @@ class Ingest:
         sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
         encoder = self.fit(prototype, sample)
         geometry = Geometry.of(encoder)
-        fitted = self.encode_first(encoder, first)
+        fitted = self.encode_first(encoder, geometry, first)
         advance(n_kept)
         words, columns = self.encode(encoder, geometry, source, n_kept, n_threads, advance)
         other_names = fitted.add(None if names is None else names[n_kept:], words, columns, replace=replace)
         return np.concatenate([first_names, other_names]), encoder, fitted
 
-    def encode_first(self, encoder: Encoder, first: RowStore) -> RowStore:
+    def encode_first(self, encoder: Encoder, geometry: Geometry, first: RowStore) -> RowStore:
         """Turn rows kept as vectors into codes."""
         snapshot = first.snapshot()
         names = snapshot.ids()
@@ -128,7 +128,7 @@ class Ingest:
         source = VectorSource(vectors, self.dim)
         rows = self.new_rows()
         rows.reserve(first.next_id)
-        rows.add(names, *self.encode(encoder, Geometry.of(encoder), source, 0, as_n_threads(None), lambda n: None))
+        rows.add(names, *self.encode(encoder, geometry, source, 0, as_n_threads(None), lambda n: None))
         return rows
 
     def _read_first(self, source: VectorSource, present: RowStore) -> tuple[Any, bool]:

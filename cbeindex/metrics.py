@@ -16,7 +16,7 @@ from .sparserows import SparseRows, VectorRows
 _COSINE_ROUNDING = 1e-15
 # A norm that differs from 1 by less is 1 but for the rounding of the vector.
 _UNIT_ROUNDING = 1e-6
-# Vectors from this length on take more time to be squared than to be anything else.
+# Vectors from this length on are squared in pieces.
 _LONG = 1024
 # Squared norms that float32 sums to full precision.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-30, 1e36

@@ -22,8 +22,8 @@ from ..codes import CodeRows, to_words
 
 # The largest weight.
 _HEAVIEST = 3
-# Rows a centroid that k-means is trained on, and its rounds: twice as many of both together save a search one row in
-# ten.
+# Rows a centroid that k-means is trained on, and its rounds: measured on GloVe, 100 rows and 10 rounds save a search
+# one row in ten, for twice the time.
 _TRAINING_ROWS = 64
 _N_ROUNDS = 8
 # Rows of a task.

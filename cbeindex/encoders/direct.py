@@ -72,6 +72,7 @@ class DirectConvolution:
             return projected
         from scipy import fft
 
+        # With r as it was rounded, not with its spectrum: then what rows and centre share cancels to float64.
         for block, (signs, circle) in enumerate(zip(self._signs, self._circles, strict=True)):
             start = block * self._length
             flipped = fft.rfft(centre.astype(np.float64) * signs, n=self._length)

@@ -155,7 +155,7 @@ def nearest(
         n = counts[query]
         near, names = distances[query], answers[query]
         near[:], names[:] = np.inf, -1
-        square = product(queries[query], queries[query])
+        square = product(queries[query], queries[query]) if metric != 0 else 0.0
         order = order_of(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:
