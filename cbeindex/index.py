@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import copy
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace as replace_fields
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._progress import progress_bar
-from ._threads import as_n_threads
+from ._threads import as_n_threads, for_each_chunk
 from ._typing import Arrays, Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
 from .archive import Saveable, encoder_content, load_encoder
@@ -28,13 +28,17 @@ from .rerank import AsymmetricQueries, Geometry
 from .results import RangeResult, SearchResult
 from .search import Search
 from .segments import RowStore, Snapshot
+from .sparserows import VectorRows
 
 # Values of a sample, and sparse rows of it, that are read at a time.
 _FIT_FLOATS = 2**20
 _FIT_ROWS = 1024
-# Values of queries, and queries, that are searched for at a time.
-_QUERY_FLOATS = 2**23
+# Values of queries that are searched for at a time, on all threads; and queries on each, at most and at least.
+_QUERY_FLOATS = 2**24
 _QUERY_ROWS = 1024
+_LEAST_QUERY_ROWS = 32
+
+Answer = TypeVar("Answer", SearchResult, RangeResult)
 
 
 class _State(NamedTuple):
@@ -280,8 +284,10 @@ class CBEIndex(Saveable):
         snapshot = state.rows.snapshot()
         n = n_allowed(allowed, denied)
         source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
-        searches = self._searches(source, state, snapshot, allowed, denied, n_threads, estimates=way.estimates)
-        result = SearchResult.joined([search.nearest(way, way.k) for search in searches])
+        found = self._answers(
+            source, state, snapshot, allowed, denied, n_threads, way, lambda search: search.nearest(way, way.k)
+        )
+        result = SearchResult.joined(found)
         return result.first() if source.is_single else result
 
     def range_search(
@@ -320,8 +326,10 @@ class CBEIndex(Saveable):
         if way.rerank is None:
             raise ValueError('codes of this encoder tell no distances: make the index with vectors="float32"')
         radius = as_real(radius, "radius")
-        searches = self._searches(source, state, snapshot, allowed, denied, n_threads, estimates=way.estimates)
-        return RangeResult.joined([search.within(way, radius) for search in searches])
+        found = self._answers(
+            source, state, snapshot, allowed, denied, n_threads, way, lambda search: search.within(way, radius)
+        )
+        return RangeResult.joined(found)
 
     def explain(
         self,
@@ -466,7 +474,7 @@ class CBEIndex(Saveable):
         )
         return source, way
 
-    def _searches(
+    def _answers(
         self,
         source: VectorSource,
         state: _State,
@@ -474,25 +482,42 @@ class CBEIndex(Saveable):
         allow: Ids | None,
         deny: Ids | None,
         n_threads: Any,
-        *,
-        estimates: bool,
-    ) -> Iterator[Search]:
-        """Set up searches on the rows of a snapshot, for some queries after the other."""
-        encoder, _, geometry = state
+        way: Plan,
+        answer: Callable[[Search], Answer],
+    ) -> list[Answer]:
+        """Answer all queries on the rows of a snapshot, in parts.
+
+        Each thread takes parts of its own through all stages, where there are queries enough for that; threads that
+        are left over share the work inside of a part.
+        """
         threads = as_n_threads(n_threads)
-        step = max(1, min(_QUERY_ROWS, _QUERY_FLOATS // (self.n_bits if source.is_sparse else self.dim)))
-        empty = [(0, np.empty((0, self.dim), dtype=np.float32))]  # no queries are a search too
-        for first, vectors in source.own_blocks(step, is_checked=False) if source.n_rows else empty:
+        width = self.n_bits if source.is_sparse else self.dim
+        most = max(1, _QUERY_FLOATS // width)
+        beside = max(1, min(threads, min(source.n_rows, most) // _LEAST_QUERY_ROWS))
+        step = max(1, min(_QUERY_ROWS, most // beside, -(-source.n_rows // beside)))
+        answers: dict[int, Answer] = {}  # by their first query
+
+        def task(start: int, stop: int) -> None:
+            for first, vectors in source.own_blocks(step, start, stop, is_checked=False):
+                answers[first] = answer(part(first, vectors))
+
+        def part(first: int, vectors: VectorRows) -> Search:
             queries = margins = None
             prepared = self._ingest.prepare(source, first, vectors)
-            if encoder is not None and geometry is not None:
-                projections = project_rows(encoder, prepared, threads)
+            if state.encoder is not None and state.geometry is not None:
+                projections = project_rows(state.encoder, prepared, threads // beside)
                 queries = (
-                    AsymmetricQueries.of(prepared, projections, geometry, self._metric)
-                    if estimates
+                    AsymmetricQueries.of(prepared, projections, state.geometry, self._metric)
+                    if way.estimates
                     else AsymmetricQueries.of_codes(projections)
                 )
                 margins = np.abs(projections) if self.buckets == "substrings" else None
-            yield Search(
-                snapshot.segments, self._metric, self.dim, vectors, queries, self.n_bits, allow, deny, threads, margins
-            )
+            return Search(
+                snapshot.segments, self._metric, self.dim, vectors, queries, self.n_bits, allow, deny,
+                threads // beside, margins,
+            )  # fmt: skip
+
+        for_each_chunk(task, source.n_rows, step, beside)
+        if not source.n_rows:  # no queries are a search too
+            answers[0] = answer(part(0, np.empty((0, self.dim), dtype=np.float32)))
+        return [answers[first] for first in sorted(answers)]

@@ -875,22 +875,25 @@ class TestProgress:
         assert len(index) == N
 
 
+@pytest.mark.parametrize("n_of_a_thread", [1, 32])
 @pytest.mark.parametrize("metric", METRIC_NAMES)
-def test_threads_do_not_matter(metric, monkeypatch):
-    """More rows than one task has, so that several threads share them; and many equal rows."""
+def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
+    """More rows than one task has, so that several threads share them, or their queries; and many equal rows."""
     monkeypatch.setattr("cbeindex.rerank.BLOCK_ROWS", 64)
+    monkeypatch.setattr("cbeindex.index._LEAST_QUERY_ROWS", n_of_a_thread)
     rows = np.tile(X, (10, 1))
     index = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
     index.add(rows, n_threads=3)
     one = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
     one.add(rows, n_threads=1)
     for options in ({}, {"rerank": None}, {"rerank": "asymmetric"}, {"n_candidates": 100}):
-        for queries in (QUERIES[:1], QUERIES):
+        for queries in (QUERIES[:1], QUERIES[:0], scipy.sparse.csr_array(QUERIES), QUERIES):
             expected = one.search(queries, 30, **options, n_threads=1)
-            for n_threads in (1, 2, 5):
+            for n_threads in (1, 2, 3, 5, 9):
                 result = index.search(queries, 30, **options, n_threads=n_threads)
                 np.testing.assert_array_equal(result.ids, expected.ids)
                 np.testing.assert_array_equal(result.distances, expected.distances)
+                assert result.stats == expected.stats
     radius = float(np.median(expected.distances))
     for rerank in ("exact", "asymmetric"):
         expected = one.range_search(QUERIES, radius, rerank, n_threads=1)
