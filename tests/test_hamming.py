@@ -62,14 +62,22 @@ def test_popcount():
     np.testing.assert_array_equal(out, [0, 1, 1, 64, 8, 32])
 
 
-@given(code_batches(max_queries=1))
-def test_distances_of_columns(batch):
-    queries, words, rows = stored(batch)
-    n = min(len(words), 512)
-    out = np.full(512, 7, dtype=np.int32)
-    hamming.add_distances(queries[0], rows.head[0], rows.n_head, n, out)
-    np.testing.assert_array_equal(out[:n], 7 + oracles.hamming(queries[:, : rows.n_head], words[:n, : rows.n_head])[0])
-    assert (out[n:] == 7).all()
+@given(code_batches(max_queries=11), st.data())
+def test_distances_of_columns(batch, data):
+    """Of any of the queries, to rows between two multiples of 16, over the words from any of them on."""
+    queries, _, rows = stored(batch)
+    rng = np.random.default_rng(data.draw(st.integers(0, 999)))
+    numbers, places = rng.permutation(len(queries)), rng.permutation(len(queries) + 2)
+    n = data.draw(st.integers(0, len(queries)))
+    first, last = sorted(16 * data.draw(st.integers(0, 32)) for _ in range(2))
+    word = data.draw(st.integers(0, rows.n_head - 1))
+    out = np.full((len(places), 512), 7, dtype=np.int32)
+    hamming.add_distances(queries, numbers, places, n, word, rows.head[0][word:], first, last, out)
+    expected = np.full((len(places), 512), 7, dtype=np.int32)
+    for number, place in zip(numbers[:n], places[:n], strict=True):
+        apart = rows.head[0][word:] ^ queries[number, word : rows.n_head, np.newaxis]
+        expected[place, first:last] += np.bitwise_count(apart).sum(axis=0, dtype=np.int32)[first:last]
+    np.testing.assert_array_equal(out, expected)
 
 
 @given(code_batches(widths=LONG, sizes=SMALL, max_queries=1), st.data())

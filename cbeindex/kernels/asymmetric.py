@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from .._typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
+from . import lanes
 from .cells import in_order_of_cells
 from .hamming import keep_smallest, put_ascending
 from .jit import njit
@@ -23,18 +24,15 @@ from .prefetch import prefetch
 
 
 @njit(cache=True, nogil=True)
-def add_weights(query: Codes, planes: Codes, columns: Codes, n_words: int, n_rows: int, out: Distances) -> None:
-    """Add to `out` the weights of the bits that differ, for rows stored word by word: `columns` is (n_words, 512)."""
-    for w in range(n_words):
-        q, p0, p1, p2, p3 = query[w], planes[0, w], planes[1, w], planes[2, w], planes[3, w]
-        for row in range(n_rows):
-            x = columns[w, row] ^ q
-            out[row] += np.int32(
-                popcount64(x & p0)
-                + (popcount64(x & p1) << np.uint64(1))
-                + (popcount64(x & p2) << np.uint64(2))
-                + (popcount64(x & p3) << np.uint64(3))
-            )
+def add_weights(
+    query: Codes, planes: Codes, word: int, columns: Codes, n_words: int, first: int, last: int, out: Distances
+) -> None:
+    """Add to `out` the weights of the bits that differ over words from `word` on, for rows [first, last).
+
+    They are stored word by word: `columns` is (n_words or more, 512). The ends are taken to be multiples of 16.
+    """
+    for row in range(first, last, 16):
+        lanes.add_weights(query, planes, word, columns, n_words, row, out)
 
 
 @njit(cache=True, nogil=True)
@@ -74,9 +72,8 @@ def add_weights_of_block(
         for row in range(n_rows):
             for w in range(n_words):
                 columns[w, row] = tail[first_row + row, begin + w]
-        at, to = n_head + begin, n_head + begin + n_words
         for query in range(first, last):
-            add_weights(queries[query, at:to], planes[query, :, at:to], columns, n_words, n_rows, out[query - first])
+            add_weights(queries[query], planes[query], n_head + begin, columns, n_words, 0, n_rows, out[query - first])
 
 
 @njit(cache=True, nogil=True)
@@ -97,7 +94,7 @@ def scan(
     counts = np.zeros(n_queries, dtype=np.int64)
     nearest = bounds.copy()
     weights = np.empty((min(n_queries, 32), 512), dtype=np.int32)
-    columns = np.empty((8, 512), dtype=np.uint64)
+    columns = np.zeros((8, 512), dtype=np.uint64)
     distances = np.empty(512, dtype=np.float32)
     for block in range(start // 512, (stop + 511) // 512):
         first_row = block * 512
@@ -108,7 +105,7 @@ def scan(
             last = min(first + 32, n_queries)
             for query in range(first, last):
                 weights[query - first] = 0
-                add_weights(queries[query], planes[query], head[block], n_head, n_rows, weights[query - first])
+                add_weights(queries[query], planes[query], 0, head[block], n_head, 0, n_rows, weights[query - first])
             if last - first < 4:  # too few to be worth another layout
                 for query in range(first, last):
                     add_weights_by_row(
@@ -133,31 +130,6 @@ def scan(
 
 
 @njit(cache=True, nogil=True)
-def weights_between(query: Codes, planes: Codes, columns: Codes, first: int, last: int, out: Distances) -> None:
-    """Weights of the bits that differ, for rows [first, last) stored word by word, into the front of `out`."""
-    n = last - first
-    for row in range(n):
-        out[row] = 0
-    for w in range(columns.shape[0]):
-        q, p0, p1, p2, p3, column = (
-            query[w],
-            planes[0, w],
-            planes[1, w],
-            planes[2, w],
-            planes[3, w],
-            columns[w, first:last],
-        )
-        for row in range(n):
-            x = column[row] ^ q
-            out[row] += np.int32(
-                popcount64(x & p0)
-                + (popcount64(x & p1) << np.uint64(1))
-                + (popcount64(x & p2) << np.uint64(2))
-                + (popcount64(x & p3) << np.uint64(3))
-            )
-
-
-@njit(cache=True, nogil=True)
 def visit(
     queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
     offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, cells: Rows,
@@ -179,9 +151,10 @@ def visit(
         while row < stop:
             block, at = row // 512, row % 512
             first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
-            weights_between(queries[query], planes[query], head[block], first, last, weights)
+            weights[first:last] = 0
+            add_weights(queries[query], planes[query], 0, head[block], n_head, first, last, weights)
             n = min(stop, block * 512 + 512) - row
-            weight = weights[at - first : at - first + n]
+            weight = weights[at : at + n]
             add_weights_by_row(queries[query], planes[query], n_head, tail, row, n, weight)
             row_offsets, row_factors, row_spreads = (
                 offsets[row : row + n],

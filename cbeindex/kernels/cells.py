@@ -6,53 +6,13 @@ Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offse
 import numpy as np
 
 from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
-from .hamming import add_tails, keep_smallest, prefix_limits
+from .hamming import add_distances, add_tails, keep_smallest, prefix_limits
 from .jit import njit
+from .lanes import within
 from .popcount import popcount64
 
-
-@njit(cache=True, nogil=True)
-def distances_between(query: Codes, columns: Codes, first: int, last: int, out: Distances) -> None:
-    """Distances from `query` to rows [first, last) stored word by word, (n_words, 512), into the front of `out`.
-
-    Ends at multiples of 16 leave no rows to be counted one by one.
-    """
-    n_words, n = columns.shape[0], last - first
-    for row in range(n):
-        out[row] = 0
-    w = 0
-    while w + 8 <= n_words:
-        q0, q1, q2, q3 = query[w], query[w + 1], query[w + 2], query[w + 3]
-        q4, q5, q6, q7 = query[w + 4], query[w + 5], query[w + 6], query[w + 7]
-        c0, c1, c2, c3 = (
-            columns[w, first:last],
-            columns[w + 1, first:last],
-            columns[w + 2, first:last],
-            columns[w + 3, first:last],
-        )
-        c4, c5, c6, c7 = (
-            columns[w + 4, first:last],
-            columns[w + 5, first:last],
-            columns[w + 6, first:last],
-            columns[w + 7, first:last],
-        )
-        for row in range(n):
-            out[row] += np.int32(
-                popcount64(c0[row] ^ q0)
-                + popcount64(c1[row] ^ q1)
-                + popcount64(c2[row] ^ q2)
-                + popcount64(c3[row] ^ q3)
-                + popcount64(c4[row] ^ q4)
-                + popcount64(c5[row] ^ q5)
-                + popcount64(c6[row] ^ q6)
-                + popcount64(c7[row] ^ q7)
-            )
-        w += 8
-    while w < n_words:
-        q0, c0 = query[w], columns[w, first:last]
-        for row in range(n):
-            out[row] += np.int32(popcount64(c0[row] ^ q0))
-        w += 1
+# Visits to a cell that are made together.
+_TOGETHER = 16
 
 
 @njit(cache=True, nogil=True)
@@ -85,17 +45,26 @@ def in_order_of_cells(cells: Rows, offsets: Rows, n_first: int) -> Rows:
 
 
 @njit(cache=True, nogil=True)
-def rows_within(distances: Distances, limit: int, first_row: int, rows: Rows, near: Rows) -> int:
+def rows_within(distances: Distances, limit: int, at: int, n: int, first_row: int, rows: Rows, near: Rows) -> int:
     """Put the rows whose distance is at most `limit`, and their distances, into `rows` and `near`; return how many.
 
-    The distances are those of the rows from `first_row` on.
+    The distances `distances[at : at + n]` are those of the rows from `first_row` on. Up to the next multiples of 16
+    there are others, which do not count.
     """
-    n = 0
-    for i in range(distances.size):
-        if distances[i] <= limit:  # seldom
-            rows[n], near[n] = first_row + i, distances[i]
-            n += 1
-    return n
+    n_near = 0
+    for begin in range(at // 16 * 16, at + n, 16):
+        found = within(distances, begin, limit)
+        if begin < at:
+            found = found >> np.uint64(at - begin) << np.uint64(at - begin)
+        if begin + 16 > at + n:
+            found &= (np.uint64(1) << np.uint64(at + n - begin)) - np.uint64(1)
+        while found != 0:
+            lowest = found & (~found + np.uint64(1))
+            place = begin + np.int64(popcount64(lowest - np.uint64(1)))
+            rows[n_near], near[n_near] = first_row + place - at, distances[place]
+            n_near += 1
+            found ^= lowest
+    return n_near
 
 
 @njit(cache=True, nogil=True)
@@ -109,34 +78,42 @@ def keep_within(keys: Keys, n: int, bound: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def drop_hidden(rows: Rows, near: Rows, n: int, hidden: Mask) -> int:
+    """Move those of the first `n` rows that are not hidden to the front, with their distances; return how many."""
+    n_left = 0
+    for i in range(n):
+        rows[n_left], near[n_left] = rows[i], near[i]
+        n_left += not hidden[rows[i]]
+    return n_left
+
+
+@njit(cache=True, nogil=True)
 def append_nearer(
-    rows: Rows, near: Rows, n: int, hidden: Mask, ranks: Ranks, k: int, shift: int, tally: Distances, state: Rows,
-    keys: Keys,
-) -> None:  # fmt: skip
-    """Append the keys of rows that are not hidden and within the bound, and lower the bound to the k-th distance.
+    rows: Rows, near: Rows, n: int, ranks: Ranks, k: int, shift: int, tally: Distances, state: Rows, keys: Keys
+) -> None:
+    """Lower the bound to the k-th distance of all rows so far, and append the keys of `n` more that are within it.
 
     `tally` has the number of keys at each distance, of which `shift` bits are left out; `state` has the number of keys,
-    the place of the bound in the tally, and the number of keys within it. `keys` has room for more than `k`.
+    the place of the bound in the tally, and the number of keys within it. `keys` has room for k + n + 1 at least.
     """
     count, last, n_within = state[0], state[1], state[2]
     for i in range(n):
-        distance = near[i]
-        place = distance >> shift
-        if place <= last and (hidden.size == 0 or not hidden[rows[i]]):
-            if count == keys.size:
-                count = keep_within(keys, count, ((last + 1) << shift) - 1)
-                if count == keys.size:  # many at the k-th distance
-                    keep_smallest(keys, count, k)
-                    count = k
-            rank = np.int64(ranks[rows[i]]) if ranks.size > 0 else rows[i]
-            # A file may say anything of ranks: below a distance, which the tally knows, they have 32 bits.
-            keys[count] = (np.uint64(distance) << np.uint64(32)) | np.uint64(rank & 0xFFFFFFFF)
-            count += 1
-            tally[place] += 1
-            n_within += 1
-            while n_within - tally[last] >= k:
-                n_within -= tally[last]
-                last -= 1
+        place = near[i] >> shift
+        tally[place] += 1
+        n_within += place <= last
+    while n_within - tally[last] >= k:
+        n_within -= tally[last]
+        last -= 1
+    if count + n >= keys.size:
+        count = keep_within(keys, count, ((last + 1) << shift) - 1)
+        if count + n >= keys.size:  # many at the k-th distance
+            keep_smallest(keys, count, k)
+            count = k
+    for i in range(n):
+        rank = np.int64(ranks[rows[i]]) if ranks.size > 0 else rows[i]
+        # A file may say anything of ranks: below a distance, which the tally knows, they have 32 bits.
+        keys[count] = (np.uint64(near[i]) << np.uint64(32)) | np.uint64(rank & 0xFFFFFFFF)
+        count += (near[i] >> shift) <= last
     state[0], state[1], state[2] = count, last, n_within
 
 
@@ -175,6 +152,29 @@ def put_in_order(found: Keys, n: int, shift: int, tally: Distances, last: int, k
 
 
 @njit(cache=True, nogil=True)
+def find_crowded(
+    distances: Distances, numbers: Rows, limits: Rows, crowded: Rows, places: Rows, is_crowded: Mask
+) -> tuple[int, int]:
+    """Find the queries for which more than a quarter of the rows are within the limit of the head.
+
+    `distances` has a row for each of `numbers`. Those found, and their places, stand in the front of `crowded` and
+    `places`; returned are their number, and how many rows are within their limits.
+    """
+    n_crowded, n_all = 0, 0
+    for i in range(distances.shape[0]):
+        of_query, limit = distances[i], limits[numbers[i], 0]
+        n_near = 0
+        for row in range(of_query.size):
+            n_near += of_query[row] <= limit
+        is_crowded[i] = 4 * n_near > of_query.size
+        if is_crowded[i]:
+            crowded[n_crowded], places[n_crowded] = numbers[i], i
+            n_crowded += 1
+            n_all += n_near
+    return n_crowded, n_all
+
+
+@njit(cache=True, nogil=True)
 def stand_up(tail: Codes, row: int, n: int, columns: Codes, at: int) -> None:
     """Bring the tails of `n` rows from `row` on into columns, (n_tail, any), from place `at` on."""
     n_tail = tail.shape[1]
@@ -186,19 +186,24 @@ def stand_up(tail: Codes, row: int, n: int, columns: Codes, at: int) -> None:
 
 @njit(cache=True, nogil=True)
 def add_columns(
-    query_tail: Codes, columns: Codes, first: int, last: int, stage_ends: Keys, limits: Rows, more: Distances,
-    distances: Distances,
+    query_tails: Codes, numbers: Rows, places: Rows, n: int, columns: Codes, first: int, last: int, stage_ends: Keys,
+    limits: Rows, more: Distances, distances: Distances,
 ) -> None:  # fmt: skip
-    """Add the tails of rows [first, last) to their distances, stage by stage, as `add_tails` does.
+    """Add the tails of rows [first, last) to their distances from `n` queries, stage by stage, as `add_tails` does.
 
-    A row that exceeds a limit is put so far away that it exceeds all others. `limits` has that of the head as well.
+    A row that exceeds a limit is put so far away that it exceeds all others. `limits`, a row for each query of all, has
+    that of the head as well. `more` is scratch of the shape of `distances`.
     """
-    begin, n = 0, last - first
+    begin = 0
     for stage in range(stage_ends.size):
-        end, limit = int(stage_ends[stage]), limits[stage]
-        distances_between(query_tail[begin:end], columns[begin:end], first, last, more)
+        end = int(stage_ends[stage])
         for i in range(n):
-            distances[i] = distances[i] + more[i] if distances[i] <= limit else np.int32(1 << 30)
+            more[places[i], first:last] = 0
+        add_distances(query_tails, numbers, places, n, begin, columns[begin:end], first, last, more)
+        for i in range(n):
+            limit, of_query, added = limits[numbers[i], stage], distances[places[i]], more[places[i]]
+            for row in range(first, last):
+                of_query[row] = of_query[row] + added[row] if of_query[row] <= limit else np.int32(1 << 30)
         begin = end
 
 
@@ -211,20 +216,23 @@ def nearest(
 
     The cascade as in `hamming.py`: what a query has found so far gives a bound on the k-th distance, and it a limit for
     the heads of the rows to come. Rows over the limit are left there and then, so nothing is kept of them. Where heads
-    rule out few rows, and several queries visit a cell, its tails are brought into the layout of the head for them.
+    rule out few rows for several of the queries that visit a cell, its tails are brought into the layout of the head.
     """
     n_queries, k = keys.shape
     n_probes, n_tail = cells.shape[1], tail.shape[1]
     shift = 0
-    while n_bits >> shift >= 4096:
+    while n_bits >> shift >= 512:
         shift += 1
-    found = np.empty((n_queries, 2 * k + 64), dtype=np.uint64)
+    found = np.empty((n_queries, 2 * k + 576), dtype=np.uint64)
     tallies = np.zeros((n_queries, (n_bits >> shift) + 1), dtype=np.int32)
     states = np.zeros((n_queries, 3), dtype=np.int64)
     states[:, 1] = n_bits >> shift
     limits = np.full((n_queries, prefix_bits.size), n_bits, dtype=np.int64)
-    distances, more = np.empty(512, dtype=np.int32), np.empty(512, dtype=np.int32)
+    distances, more = np.empty((_TOGETHER, 512), dtype=np.int32), np.empty((_TOGETHER, 512), dtype=np.int32)
     rows, near = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
+    numbers, places = np.empty(_TOGETHER, dtype=np.int64), np.arange(_TOGETHER)
+    crowded, crowded_places = np.empty(_TOGETHER, dtype=np.int64), np.empty(_TOGETHER, dtype=np.int64)
+    is_crowded = np.zeros(_TOGETHER, dtype=np.bool_)
     columns = np.zeros((n_tail, 528), dtype=np.uint64)  # a step of 4 KiB would have all words share a few cache lines
     n_measured, begin = 0, 0
     order = in_order_of_cells(cells, offsets, 2 * k)
@@ -238,27 +246,39 @@ def nearest(
             block, at = row // 512, row % 512
             first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
             n = min(stop, block * 512 + 512) - row
-            part = distances[at - first : at - first + n]
             stands = False
-            for visit in range(begin, end):
-                query = order[visit] // n_probes
-                limit, bound = limits[query], states[query, 1]
-                distances_between(queries[query], head[block], first, last, distances)
-                n_near = rows_within(part, limit[0], row, rows, near)
-                if n_tail > 0:
+            for visit in range(begin, end, _TOGETHER):
+                n_visits = min(_TOGETHER, end - visit)
+                for i in range(n_visits):
+                    numbers[i] = order[visit + i] // n_probes
+                    distances[i, first:last], is_crowded[i] = 0, False
+                add_distances(queries, numbers, places, n_visits, 0, head[block], first, last, distances)
+                if n_tail > 0 and end - begin >= 4:
+                    n_crowded, n_near = find_crowded(
+                        distances[:n_visits, at : at + n], numbers, limits, crowded, crowded_places, is_crowded
+                    )
                     n_measured += n_near
-                    if 4 * n_near > n and end - begin >= 4:
-                        if not stands:
-                            stand_up(tail, row, n, columns, at)
-                            stands = True
-                        add_columns(query_tails[query], columns, first, last, stage_ends, limit, more, distances)
-                        n_near = rows_within(part, limit[limit.size - 1], row, rows, near)
-                    else:
+                    if n_crowded > 0 and not stands:
+                        stand_up(tail, row, n, columns, at)
+                        stands = True
+                    add_columns(
+                        query_tails, crowded, crowded_places, n_crowded, columns, first, last, stage_ends, limits, more,
+                        distances,
+                    )  # fmt: skip
+                for i in range(n_visits):
+                    query = numbers[i]
+                    limit, bound = limits[query], states[query, 1]
+                    farthest = limit[limit.size - 1 if is_crowded[i] else 0]
+                    n_near = rows_within(distances[i], farthest, at, n, row, rows, near)
+                    if n_tail > 0 and not is_crowded[i]:
+                        n_measured += n_near
                         n_near = add_tails(query_tails[query], tail, rows, near, n_near, stage_ends, limit[1:])
-                append_nearer(rows, near, n_near, hidden, ranks, k, shift, tallies[query], states[query], found[query])
-                if states[query, 1] < bound:
-                    bound = min(n_bits, ((states[query, 1] + 1) << shift) - 1)
-                    prefix_limits(bound, n_bits, prefix_bits, z, limit)
+                    if hidden.size > 0:
+                        n_near = drop_hidden(rows, near, n_near, hidden)
+                    append_nearer(rows, near, n_near, ranks, k, shift, tallies[query], states[query], found[query])
+                    if states[query, 1] < bound:
+                        bound = min(n_bits, ((states[query, 1] + 1) << shift) - 1)
+                        prefix_limits(bound, n_bits, prefix_bits, z, limit)
             row += n
         begin = end
     for query in range(n_queries):

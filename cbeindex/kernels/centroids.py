@@ -10,7 +10,7 @@ import numpy as np
 
 from .._typing import Codes, Distances, Doubles, Rows
 from .jit import njit
-from .popcount import popcount64
+from .lanes import add_weighted
 
 
 @njit(cache=True, nogil=True)
@@ -26,46 +26,23 @@ def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
 
 
 @njit(cache=True, nogil=True)
-def weigh_between(code: Codes, signs: Codes, ones: Codes, twos: Codes, out: Distances) -> None:
-    """Weights of the places where `code` differs from centroids stored word by word, (n_words, 512), into `out`."""
-    out[:] = 0
-    w, n_words = 0, signs.shape[0]
-    while w + 4 <= n_words:  # four at a time: sums are read and written once for all of them
-        q0, q1, q2, q3 = code[w], code[w + 1], code[w + 2], code[w + 3]
-        s0, s1, s2, s3 = signs[w], signs[w + 1], signs[w + 2], signs[w + 3]
-        a0, a1, a2, a3 = ones[w], ones[w + 1], ones[w + 2], ones[w + 3]
-        b0, b1, b2, b3 = twos[w], twos[w + 1], twos[w + 2], twos[w + 3]
-        for cell in range(out.size):
-            d0, d1, d2, d3 = s0[cell] ^ q0, s1[cell] ^ q1, s2[cell] ^ q2, s3[cell] ^ q3
-            single = (
-                popcount64(d0 & a0[cell])
-                + popcount64(d1 & a1[cell])
-                + popcount64(d2 & a2[cell])
-                + popcount64(d3 & a3[cell])
-            )
-            double = (
-                popcount64(d0 & b0[cell])
-                + popcount64(d1 & b1[cell])
-                + popcount64(d2 & b2[cell])
-                + popcount64(d3 & b3[cell])
-            )
-            out[cell] += np.int32(single + double + double)
-        w += 4
-    while w < n_words:
-        word, s, one, two = code[w], signs[w], ones[w], twos[w]
-        for cell in range(out.size):
-            apart = s[cell] ^ word
-            double = popcount64(apart & two[cell])
-            out[cell] += np.int32(popcount64(apart & one[cell]) + double + double)
-        w += 1
+def weigh_all(
+    codes: Codes, first: int, n: int, signs: Codes, ones: Codes, twos: Codes, n_cells: int, out: Distances
+) -> None:
+    """Weights of the places where `n` codes, at most 4, differ from all centroids, into rows of `out`.
 
-
-@njit(cache=True, nogil=True)
-def weigh_all(code: Codes, signs: Codes, ones: Codes, twos: Codes, n_cells: int, out: Distances) -> None:
-    """Do as `weigh_between` for all centroids, (n_blocks, n_words, 512)."""
+    Those after the last centroid, up to a multiple of 16, get some number as well.
+    """
+    out[:n] = 0
     for block in range(signs.shape[0]):
-        n = min(512, (n_cells - block * 512 + 15) // 16 * 16)  # no cells are left to be weighed one by one
-        weigh_between(code, signs[block], ones[block], twos[block], out[block * 512 : block * 512 + n])
+        columns, begin = (signs[block], ones[block], twos[block]), block * 512
+        part = out[:, begin : begin + 512]
+        for cell in range(0, min(512, n_cells - begin), 16):
+            if n == 4:
+                add_weighted(codes, (first, first + 1, first + 2, first + 3), (0, 1, 2, 3), columns, cell, part)
+            else:
+                for i in range(n):
+                    add_weighted(codes, (first + i,), (i,), columns, cell, part)
 
 
 @njit(cache=True, nogil=True)
@@ -73,12 +50,13 @@ def assign(
     words: Codes, signs: Codes, ones: Codes, twos: Codes, totals: Rows, scales: Doubles, n_cells: int, out: Rows
 ) -> None:
     """Find the centroid that has the largest cosine with each code, the first of equal ones, into `out`."""
-    apart = np.empty(signs.shape[0] * 512, dtype=np.int32)
+    apart = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
     for row in range(words.shape[0]):
-        weigh_all(words[row], signs, ones, twos, n_cells, apart)
+        if row % 4 == 0:
+            weigh_all(words, row, min(4, words.shape[0] - row), signs, ones, twos, n_cells, apart)
         nearest_cell, largest = 0, -2.0
         for cell in range(n_cells):
-            cosine = (totals[cell] - 2 * apart[cell]) * scales[cell]
+            cosine = (totals[cell] - 2 * apart[row % 4, cell]) * scales[cell]
             if cosine > largest:
                 nearest_cell, largest = cell, cosine
         out[row] = nearest_cell
@@ -93,14 +71,15 @@ def choose(
     A cosine is told to 1 / 1,024, so that cells are put in order by counting.
     """
     n_chosen = out.shape[1]
-    apart = np.empty(signs.shape[0] * 512, dtype=np.int32)
+    apart = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
     distances = np.empty(n_cells, dtype=np.int32)
     places = np.empty(2050, dtype=np.int64)
     for query in range(queries.shape[0]):
-        weigh_all(queries[query], signs, ones, twos, n_cells, apart)
+        if query % 4 == 0:
+            weigh_all(queries, query, min(4, queries.shape[0] - query), signs, ones, twos, n_cells, apart)
         places[:] = 0
         for cell in range(n_cells):
-            cosine = (totals[cell] - 2 * apart[cell]) * scales[cell]
+            cosine = (totals[cell] - 2 * apart[query % 4, cell]) * scales[cell]
             distances[cell] = np.int32(1024 * (1 - min(1.0, max(-1.0, cosine))))
         for cell in range(n_cells):
             places[distances[cell] + 1] += 1

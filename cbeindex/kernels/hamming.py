@@ -13,44 +13,35 @@ import numpy as np
 
 from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from .jit import njit
+from .lanes import add_differing
 from .popcount import popcount64
 from .prefetch import prefetch
 
 
 @njit(cache=True, nogil=True)
-def add_distances(query: Codes, columns: Codes, n_words: int, n_rows: int, out: Distances) -> None:
-    """Add to `out` the distances from `query` to rows stored word by word: `columns` is (n_words or more, 512)."""
-    w = 0
-    while w + 8 <= n_words:  # eight words a pass: the fewer passes, the fewer trips of `out` to memory
-        q0, q1, q2, q3 = query[w], query[w + 1], query[w + 2], query[w + 3]
-        q4, q5, q6, q7 = query[w + 4], query[w + 5], query[w + 6], query[w + 7]
-        for row in range(n_rows):
-            out[row] += np.int32(
-                popcount64(columns[w, row] ^ q0)
-                + popcount64(columns[w + 1, row] ^ q1)
-                + popcount64(columns[w + 2, row] ^ q2)
-                + popcount64(columns[w + 3, row] ^ q3)
-                + popcount64(columns[w + 4, row] ^ q4)
-                + popcount64(columns[w + 5, row] ^ q5)
-                + popcount64(columns[w + 6, row] ^ q6)
-                + popcount64(columns[w + 7, row] ^ q7)
-            )
-        w += 8
-    while w + 4 <= n_words:
-        q0, q1, q2, q3 = query[w], query[w + 1], query[w + 2], query[w + 3]
-        for row in range(n_rows):
-            out[row] += np.int32(
-                popcount64(columns[w, row] ^ q0)
-                + popcount64(columns[w + 1, row] ^ q1)
-                + popcount64(columns[w + 2, row] ^ q2)
-                + popcount64(columns[w + 3, row] ^ q3)
-            )
-        w += 4
-    while w < n_words:
-        q0 = query[w]
-        for row in range(n_rows):
-            out[row] += np.int32(popcount64(columns[w, row] ^ q0))
-        w += 1
+def add_distances(
+    queries: Codes, numbers: Rows, places: Rows, n: int, word: int, columns: Codes, first: int, last: int,
+    out: Distances,
+) -> None:  # fmt: skip
+    """Add to `out` the distances over some words from `n` queries to rows [first, last) stored word by word.
+
+    `columns`, (n_words, 512 or more), are the words from `word` on; `numbers` says which queries, and `places` which
+    row of `out` is theirs. The ends are taken to be multiples of 16.
+    """
+    n_words = columns.shape[0]
+    for begin in range(0, n_words, 8):  # so many words of a block stay in the first-level cache for all queries
+        part, size = columns[begin:], min(8, n_words - begin)
+        i = 0
+        while i + 4 <= n:
+            four = numbers[i], numbers[i + 1], numbers[i + 2], numbers[i + 3]
+            to = places[i], places[i + 1], places[i + 2], places[i + 3]
+            for row in range(first, last, 16):
+                add_differing(queries, four, to, word + begin, part, size, row, out)
+            i += 4
+        while i < n:
+            for row in range(first, last, 16):
+                add_differing(queries, (numbers[i],), (places[i],), word + begin, part, size, row, out)
+            i += 1
 
 
 @njit(cache=True, nogil=True)
@@ -103,15 +94,17 @@ def add_tails_of_block(
     leaves the block when no row is nearer than its bound any more. `columns`, (8, 512), is scratch.
     """
     n_tail = tail.shape[1]
+    numbers, places = np.empty(last - first, dtype=np.int64), np.empty(last - first, dtype=np.int64)
     for begin in range(0, n_tail, 8):
         n_words = min(8, n_tail - begin)
         for row in range(n_rows):
             for w in range(n_words):
                 columns[w, row] = tail[block * 512 + row, begin + w]
+        n = 0
         for query in range(first, last):
-            distances = out[query - first]
-            if least_of(distances, n_rows) < bounds[query]:
-                add_distances(query_tails[query, begin : begin + n_words], columns, n_words, n_rows, distances)
+            numbers[n], places[n] = query, query - first
+            n += least_of(out[query - first], n_rows) < bounds[query]
+        add_distances(query_tails, numbers, places, n, begin, columns[:n_words], 0, n_rows, out)
 
 
 @njit(cache=True, nogil=True)
@@ -157,17 +150,16 @@ def scan(
     bounds = np.full(n_queries, bound, dtype=np.int32)
     past_ties = np.int32(ranks.size > 0)
     distances = np.empty((min(n_queries, 64), 512), dtype=np.int32)
-    columns = np.empty((8, 512), dtype=np.uint64)
+    columns = np.zeros((8, 512), dtype=np.uint64)
+    numbers, places = np.arange(n_queries), np.arange(min(n_queries, 64))
     rows, row_distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
     limits = np.empty(stage_ends.size, dtype=np.int64)
     for block in range(start // 512, (stop + 511) // 512):
         n_rows = min(512, stop - block * 512)
         for first in range(0, n_queries, 64):  # so many queries share a block while it is in the cache
             last = min(first + 64, n_queries)
-            for query in range(first, last):
-                for row in range(n_rows):
-                    distances[query - first, row] = 0
-                add_distances(queries[query], head[block], head.shape[1], n_rows, distances[query - first])
+            distances[: last - first] = 0
+            add_distances(queries, numbers[first:last], places, last - first, 0, head[block], 0, n_rows, distances)
             shared = tail.shape[1] > 0 and last - first >= 4
             if shared:
                 add_tails_of_block(query_tails, first, last, tail, block, n_rows, bounds, columns, distances)
@@ -239,16 +231,17 @@ def head_scan(
 
     Both are uint16 arrays with a row for each query; a hidden row gets the largest uint16.
     """
-    distances = np.empty(512, dtype=np.int32)
+    n_queries = queries.shape[0]
+    distances = np.empty((n_queries, 512), dtype=np.int32)
+    numbers = np.arange(n_queries)
     for block in range(start // 512, (stop + 511) // 512):
         n_rows = min(512, stop - block * 512)
-        for query in range(queries.shape[0]):
-            for row in range(n_rows):
-                distances[row] = 0
-            add_distances(queries[query], head[block], head.shape[1], n_rows, distances)
+        distances[:] = 0
+        add_distances(queries, numbers, numbers, n_queries, 0, head[block], 0, n_rows, distances)
+        for query in range(n_queries):
             out = heads[query, block * 512 : block * 512 + n_rows]
             for row in range(n_rows):
-                out[row] = distances[row]
+                out[row] = distances[query, row]
             if hidden.size > 0:
                 for row in range(n_rows):
                     if hidden[block * 512 + row]:
