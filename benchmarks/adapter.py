@@ -273,28 +273,28 @@ class SparseReranker:
 
         def task(start: int, stop: int) -> None:
             some = slice(start, stop)
-            self._rerank(asked[some].to_dense(self._dim), candidates[some], counts[some], found[some])
+            self._rerank(asked[some], candidates[some], counts[some], found[some])
 
         step = min(_RERANKED_QUERIES, _RERANKED_FLOATS // self._dim, len(ids) // (4 * n_threads))
         for_each_chunk(task, len(ids), max(1, step), n_threads)
         return found
 
-    def _rerank(self, queries: NDArray[np.float32], rows: Ids, counts: Ids, found: Ids) -> None:
+    def _rerank(self, queries: Any, rows: Ids, counts: Ids, found: Ids) -> None:
         """Write the nearest of the first `counts` of `rows` into `found`."""
         from cbeindex import rerank
         from cbeindex.kernels import exact
 
         nothing_known = np.full(rows.shape, -np.inf, dtype=np.float32)
         if self._metric.name != "l2":
-            entries = self._rows.offsets, self._rows.indices, self._rows.values
             candidates = self._names, rows, counts, nothing_known, self._metric.number
             answers = np.empty(found.shape, dtype=np.float32), found, np.zeros(len(rows), dtype=np.int64)
-            are_rows = exact.nearest_sparse(queries, *entries, *candidates, *answers)
+            are_rows = exact.nearest_sparse(*queries.entries, self._dim, *self._rows.entries, *candidates, *answers)
             assert are_rows
             return
+        asked = queries.to_dense(self._dim)
         for i, n in enumerate(counts):  # CBEIndex has no compiled loop for these either
             near = rerank.exact_nearest(
-                queries[i], self._metric, self._rows, self._names, rows[i, :n], nothing_known[i, :n], found.shape[1]
+                asked[i], self._metric, self._rows, self._names, rows[i, :n], nothing_known[i, :n], found.shape[1]
             )[0]
             found[i, : len(near)] = near
 

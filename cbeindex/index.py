@@ -462,7 +462,7 @@ class CBEIndex(Saveable):
             k=as_count(k, "k"),
             mode=as_choice(mode, "mode", MODES),
             buckets=self.buckets,
-            dim=self.dim,
+            n_values=self._n_values(snapshot),
             n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
             metric=self.metric,
             has_vectors=self.vectors is not None,
@@ -473,6 +473,13 @@ class CBEIndex(Saveable):
             n_queries=source.n_rows,
         )
         return source, way
+
+    def _n_values(self, snapshot: Snapshot) -> int:
+        """Count the values that are kept of a vector: of sparse ones those that are not 0, on average."""
+        if not (self.vectors and self._ingest.keeps_sparse):
+            return self.dim
+        n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
+        return n_entries // max(1, snapshot.n_rows)
 
     def _answers(
         self,

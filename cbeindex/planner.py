@@ -19,8 +19,10 @@ _SHORT_BITS = 512
 _CELL_BITS = 1024
 # Codes whose estimates leave few candidates open.
 _SURE_BITS = 512
-# Where the cascade overtakes the scan: codes of so many bits, and no more than one row in so many wanted.
+# Where the cascade overtakes the scan: codes of so many bits for one query, and for a batch, which a scan answers
+# together; and no more than one row in so many wanted.
 _CASCADE_BITS = 2048
+_CASCADE_BITS_OF_BATCH = 4096
 _CASCADE_SHARE = 256
 # Rows of which the cascade looks at more than the head: measured, 2 to 10 in a hundred.
 _SURVIVORS = 0.05
@@ -122,7 +124,7 @@ def plan(
     k: int,
     mode: str,
     buckets: str | None,
-    dim: int = 0,
+    n_values: int = 0,
     n_probes: int | None = None,
     metric: str = "hamming",
     has_vectors: bool = False,
@@ -134,7 +136,7 @@ def plan(
 ) -> Plan:
     """Choose the way of a search; an option that the index cannot honour raises ValueError.
 
-    Without a metric of vectors, "auto" is exact unless there are clusters.
+    Without a metric of vectors, "auto" is exact unless there are clusters. A vector that is kept has `n_values` values.
     """
     _refuse(k, mode, buckets, n_probes, has_vectors, can_estimate, rerank, n_candidates)
     n_rows = sum(part.n_rows for part in parts)
@@ -166,7 +168,7 @@ def plan(
     least = 1024 if n_bits < _SURE_BITS else 256
     n_exact = max(16 * k, least) if metric == "cosine" else max(64 * k, 8192)
     # Few candidates of short vectors are read sooner than their codes are weighed.
-    reads_all = rerank == "exact" and n_candidates is not None and n_candidates <= 16 * k and dim <= 2 * n_bits
+    reads_all = rerank == "exact" and n_candidates is not None and n_candidates <= 16 * k and n_values <= 2 * n_bits
     estimates = can_estimate and rerank is not None and not reads_all
     return Plan(mode, rerank, k, n_candidates, n_exact, n_probes, estimates, "; ".join(reasons) or "as asked")
 
@@ -275,7 +277,8 @@ def _choose(
     n_rows = costs["scan"].rows
     every_row = estimates and _why_every_row(n_bits, metric, n_rows, wanted, "scan", buckets, True) is not None
     few, has_heads = wanted * _CASCADE_SHARE <= n_rows, _has_heads(parts, buckets)
-    can_cascade = metric != "hamming" and n_bits >= _CASCADE_BITS and few and has_heads and not every_row
+    long = n_bits >= (_CASCADE_BITS_OF_BATCH if n_queries >= _BATCH else _CASCADE_BITS)
+    can_cascade = metric != "hamming" and long and few and has_heads and not every_row
     mode = "cascade" if can_cascade else "scan"
     why = "" if buckets is None or has_buckets else "there are too few rows for buckets, and "
     if buckets == "clusters" and has_buckets:
@@ -291,7 +294,7 @@ def _choose(
             why = f"the cells that hold the nearest rows have {share:.0f} in 100 of all rows, and "
     if metric == "hamming":
         return mode, why + "it is exact"
-    return mode, why + _why_mode(n_bits, few, has_heads, every_row)
+    return mode, why + _why_mode(n_bits, long, few, has_heads, every_row)
 
 
 def _why_every_row(
@@ -311,12 +314,12 @@ def _why_every_row(
     return None
 
 
-def _why_mode(n_bits: int, few: bool, has_heads: bool, every_row: bool) -> str:
+def _why_mode(n_bits: int, long: bool, few: bool, has_heads: bool, every_row: bool) -> str:
     """Say why rows are scanned or go through the cascade."""
     if not has_heads:
         return "substrings do not pay for so many candidates, and codes with tables are read whole"
     if every_row:
         return "every row is looked at"
-    if n_bits < _CASCADE_BITS:
+    if not long:
         return f"codes of {n_bits} bits are not long enough for the cascade"
     return f"512 of {n_bits} bits rule most rows out" if few else "too large a share of the rows is wanted"

@@ -26,8 +26,8 @@ _RANGE_TASK_ROWS = 32 * BLOCK_ROWS
 # Head distances that a group of queries keeps between the two passes of the cascade (32 MiB).
 _CASCADE_VALUES = 2**24
 # A row that the head leaves costs the cascade as much as so many words of tails that a scan reads one after the other
-# (measured at 2,048 bits: 35 ns against 0.3 a word in a batch, which shares what it reads, and 0.7 for one query).
-_ROW_IN_WORDS = 120
+# (measured at 2,048 bits: 28 ns against 0.1 a word in a batch, which shares what it reads, and 35 against 0.6 for one).
+_ROW_IN_WORDS = 280
 _ROW_IN_WORDS_OF_FEW = 50
 _FEW_QUERIES = 4
 # Queries by which the cascade is judged, at least.

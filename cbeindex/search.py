@@ -178,16 +178,16 @@ class Search:
 
         def task(start: int, stop: int) -> None:
             some = slice(start, stop)
-            asked = self._dense(some)
             candidates_of = segment.ids, rows[some], counts[some], lower[some], self.metric.number
             answers = distances[some], ids[some], n_read[some]
+            if is_float32 and is_sparse and k <= _MOST_INSERTED and self.metric.name != "l2":
+                asked_entries, entries = self._sparse(some).entries, vectors.entries
+                if not kernels.exact.nearest_sparse(*asked_entries, self.dim, *entries, *candidates_of, *answers):
+                    raise CorruptIndexFileError("sparse vectors must lie within their entries")
+                return
+            asked = self._dense(some)
             if is_float32 and not is_sparse and k <= _MOST_INSERTED:
                 kernels.exact.nearest(asked, vectors, *candidates_of, *answers)
-                return
-            if is_float32 and is_sparse and k <= _MOST_INSERTED and self.metric.name != "l2":
-                entries = vectors.offsets, vectors.indices, vectors.values
-                if not kernels.exact.nearest_sparse(asked, *entries, *candidates_of, *answers):
-                    raise CorruptIndexFileError("sparse vectors must lie within their entries")
                 return
             for i in range(start, stop):
                 best, near, n_read[i] = rerank.exact_nearest(
@@ -229,6 +229,11 @@ class Search:
         """Return the vectors of some queries, dense."""
         taken = self.vectors[some]
         return taken.to_dense(self.dim) if isinstance(taken, SparseRows) else taken
+
+    def _sparse(self, some: slice) -> SparseRows:
+        """Return the vectors of some queries, sparse."""
+        taken = self.vectors[some]
+        return taken if isinstance(taken, SparseRows) else SparseRows.from_dense(taken, np.float32)
 
     def _errors_of(self, distances: Floats, ids: Ids) -> Floats:
         """Standard errors of the estimated distances to `ids`; NaN for none."""

@@ -61,6 +61,11 @@ class SparseRows:
         return len(self.offsets) - 1
 
     @property
+    def entries(self) -> tuple[Rows, NDArray[np.int32], NDArray[Any]]:
+        """Offsets, indices and values."""
+        return self.offsets, self.indices, self.values
+
+    @property
     def _span(self) -> slice:
         """The entries of these rows."""
         return slice(self.offsets[0], self.offsets[-1])

@@ -82,10 +82,10 @@ def run_sparse(queries, kept, ids, rows, counts, lower, metric, k):
     distances = np.empty((len(queries), k), dtype=np.float32)
     answers = np.empty((len(queries), k), dtype=np.int64)
     n_read = np.zeros(len(queries), dtype=np.int64)
+    asked, dim = SparseRows.from_dense(queries, np.float32), queries.shape[1]
     is_sound = exact.nearest_sparse(
-        queries, kept.offsets, kept.indices, kept.values, ids, rows, counts, lower, METRICS[metric].number, distances,
-        answers, n_read,
-    )  # fmt: skip
+        *asked.entries, dim, *kept.entries, ids, rows, counts, lower, METRICS[metric].number, distances, answers, n_read
+    )
     return is_sound, distances, answers, n_read
 
 

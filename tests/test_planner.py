@@ -74,6 +74,9 @@ def asked_in_hamming_space(n_rows=100_000, **changes):
         ({"n_bits": 2048, "n_rows": 640 * 64 - 1}, "scan", "asymmetric", 640, "too large a share of the rows"),
         ({"n_bits": 2048, "n_rows": 640 * 64}, "cascade", "asymmetric", 640, "rule most rows out"),
         ({"n_bits": 2048, "rerank": None}, "cascade", None, None, "cascade, because"),
+        ({"n_bits": 2048, "rerank": None, "n_queries": 3}, "cascade", None, None, "cascade, because"),
+        ({"n_bits": 2048, "rerank": None, "n_queries": 4}, "scan", None, None, "2048 bits are not long enough for the"),
+        ({"n_bits": 4096, "rerank": None, "n_queries": 4}, "cascade", None, None, "512 of 4096 bits rule"),
         ({"n_bits": 2048, "rerank": None, "n_rows": 639}, "scan", None, None, "too large a share"),
         ({"n_bits": 2048, "metric": "l2"}, "scan", "asymmetric", None, "every row is looked at"),
         ({"mode": "cascade", "metric": "l2"}, "cascade", "asymmetric", 640, "640"),
@@ -96,6 +99,15 @@ def test_ways_without_buckets(changes, mode, rerank, n_candidates, reason):
     assert re.search(reason, way.reason)
     assert way.n_exact >= changes.get("k", 10)
     assert way.n_probes is None
+
+
+@pytest.mark.parametrize(
+    ("n_candidates", "n_values", "estimates"),
+    [(160, 2048, False), (161, 2048, True), (160, 2049, True), (160, 0, False)],
+)
+def test_few_short_vectors_are_read_without_estimates(n_candidates, n_values, estimates):
+    way = asked(has_vectors=True, rerank="exact", n_candidates=n_candidates, n_values=n_values)
+    assert way.estimates == estimates
 
 
 CLUSTERS = {"buckets": "clusters", "parts": [cells(100_000)]}

@@ -172,25 +172,39 @@ def nearest(
 
 @njit(cache=True, nogil=True)
 def nearest_sparse(
-    queries: Vectors, offsets: Rows, indices: SparseIndices, values: Vectors, ids: Ids, rows: Rows, counts: Rows,
-    lower: Floats, metric: int, distances: Floats, answers: Ids, n_read: Rows,
+    query_offsets: Rows, query_indices: SparseIndices, query_values: Vectors, dim: int, offsets: Rows,
+    indices: SparseIndices, values: Vectors, ids: Ids, rows: Rows, counts: Rows, lower: Floats, metric: int,
+    distances: Floats, answers: Ids, n_read: Rows,
 ) -> bool:  # fmt: skip
-    """Do as `nearest` for sparse vectors, under ip or cosine; return whether all rows that were read can be rows."""
+    """Do as `nearest` for sparse queries and vectors, under ip or cosine; return whether all rows read can be rows."""
     k = distances.shape[1]
-    for query in range(queries.shape[0]):
+    asked = np.zeros(dim, dtype=np.float32)  # one query at a time, so that it stays in the cache
+    for query in range(query_offsets.size - 1):
+        square = 0.0
+        for i in range(query_offsets[query], query_offsets[query + 1]):
+            asked[query_indices[i]] = query_values[i]
+            square += np.float64(query_values[i]) * np.float64(query_values[i])
         n = counts[query]
         near, names = distances[query], answers[query]
         near[:], names[:] = np.inf, -1
-        square = product(queries[query], queries[query])
         order = order_of(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:
                 break
+            if i + 8 < n:
+                prefetch(offsets, rows[query, order[i + 8]])
+            if i + 4 < n:
+                ahead = offsets[rows[query, order[i + 4]]]
+                for j in range(0, 48, 16):  # most of an entry list, or all of it
+                    prefetch(indices, ahead + j)
+                    prefetch(values, ahead + j)
             row = rows[query, order[i]]
             begin, end = offsets[row], offsets[row + 1]
-            distance = sparse_distance_of(indices, values, begin, end, queries[query], square, metric)
+            distance = sparse_distance_of(indices, values, begin, end, asked, square, metric)
             if np.isnan(distance):
                 return False
             insert(distance, ids[row], near, names, i)
             n_read[query] += 1
+        for i in range(query_offsets[query], query_offsets[query + 1]):
+            asked[query_indices[i]] = 0
     return True
