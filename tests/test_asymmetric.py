@@ -173,7 +173,8 @@ def test_weights_between_two_rows(case, data):
 
 @given(values=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), min_size=1, max_size=150), data=st.data())
 def test_rows_within_are_collected(values, data):
-    distances, first_row = np.array(values, dtype=np.float32), 512
+    distances, first_row = np.full(160, -9, dtype=np.float32), 512
+    distances[: len(values)] = values
     hidden, ranks = data.draw(masks(first_row + len(values))), data.draw(rankings(first_row + len(values)))
     bound = data.draw(st.sampled_from([-np.inf, -1.5, 0.0, 1.0, np.inf]))
     keys = np.full(3 + len(values), NONE, dtype=np.uint64)

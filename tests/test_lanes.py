@@ -112,9 +112,10 @@ def test_counts_of_many_words_do_not_run_over(n_words):
     assert (out == 15 * 64 * n_words).all()
 
 
+@pytest.mark.parametrize("dtype", [np.int32, np.float32])
 @given(st.lists(st.integers(-3, 3), min_size=40, max_size=40), st.integers(-4, 4), st.integers(0, 24))
-def test_rows_within_a_limit(distances, limit, row):
-    found = int(within(np.array(distances, dtype=np.int32), row, limit))
+def test_rows_within_a_limit(dtype, distances, limit, row):
+    found = int(within(np.array(distances, dtype=dtype), row, dtype(limit)))
     assert [found >> i & 1 for i in range(64)] == [int(value <= limit) for value in distances[row : row + 16]] + [
         0
     ] * 48

@@ -178,19 +178,23 @@ def visit(
 def collect_within(
     distances: Floats, n_rows: int, bound: float, first_row: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
 ) -> int:
-    """Append the keys of rows within `bound`; return how many keys there are then."""
+    """Append the keys of rows within `bound`; return how many keys there are then.
+
+    `distances` has room for a multiple of 16.
+    """
     bits = distances.view(np.int32)
-    for start in range(0, n_rows, 64):
-        part = distances[start : min(start + 64, n_rows)]
-        least = np.float32(np.inf)
-        for i in range(part.size):
-            least = min(least, part[i])
-        if least <= bound:
-            for i in range(part.size):
-                row = first_row + start + i
-                if part[i] <= bound and (hidden.size == 0 or not hidden[row]):
-                    keys[count] = key_of(bits[start + i], ranks[row] if ranks.size > 0 else row)
-                    count += 1
+    for begin in range(0, n_rows, 16):
+        found = lanes.within(distances, begin, bound)
+        if begin + 16 > n_rows:
+            found &= (np.uint64(1) << np.uint64(n_rows - begin)) - np.uint64(1)
+        while found != 0:  # seldom, but for the first rows of a query
+            lowest = found & (~found + np.uint64(1))
+            place = begin + np.int64(popcount64(lowest - np.uint64(1)))
+            row = first_row + place
+            if hidden.size == 0 or not hidden[row]:
+                keys[count] = key_of(bits[place], ranks[row] if ranks.size > 0 else row)
+                count += 1
+            found ^= lowest
     return count
 
 

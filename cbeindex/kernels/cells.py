@@ -6,10 +6,17 @@ Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offse
 import numpy as np
 
 from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
-from .hamming import add_distances, add_tails, keep_smallest, prefix_limits
+from .hamming import (
+    add_distances,
+    add_tails,
+    append_nearer,
+    drop_hidden,
+    finish,
+    prefix_limits,
+    rows_within,
+    step_of_tally,
+)
 from .jit import njit
-from .lanes import within
-from .popcount import popcount64
 
 # Visits to a cell that are made together.
 _TOGETHER = 16
@@ -42,113 +49,6 @@ def in_order_of_cells(cells: Rows, offsets: Rows, n_first: int) -> Rows:
             order[begins[turn]] = query * n_probes + probe
             begins[turn] += 1
     return order
-
-
-@njit(cache=True, nogil=True)
-def rows_within(distances: Distances, limit: int, at: int, n: int, first_row: int, rows: Rows, near: Rows) -> int:
-    """Put the rows whose distance is at most `limit`, and their distances, into `rows` and `near`; return how many.
-
-    The distances `distances[at : at + n]` are those of the rows from `first_row` on. Up to the next multiples of 16
-    there are others, which do not count.
-    """
-    n_near = 0
-    for begin in range(at // 16 * 16, at + n, 16):
-        found = within(distances, begin, limit)
-        if begin < at:
-            found = found >> np.uint64(at - begin) << np.uint64(at - begin)
-        if begin + 16 > at + n:
-            found &= (np.uint64(1) << np.uint64(at + n - begin)) - np.uint64(1)
-        while found != 0:
-            lowest = found & (~found + np.uint64(1))
-            place = begin + np.int64(popcount64(lowest - np.uint64(1)))
-            rows[n_near], near[n_near] = first_row + place - at, distances[place]
-            n_near += 1
-            found ^= lowest
-    return n_near
-
-
-@njit(cache=True, nogil=True)
-def keep_within(keys: Keys, n: int, bound: int) -> int:
-    """Move the keys of the first `n` whose distance is at most `bound` to the front; return how many they are."""
-    n_left = 0
-    for i in range(n):
-        keys[n_left] = keys[i]
-        n_left += int(np.int64(keys[i] >> np.uint64(32)) <= bound)
-    return n_left
-
-
-@njit(cache=True, nogil=True)
-def drop_hidden(rows: Rows, near: Rows, n: int, hidden: Mask) -> int:
-    """Move those of the first `n` rows that are not hidden to the front, with their distances; return how many."""
-    n_left = 0
-    for i in range(n):
-        rows[n_left], near[n_left] = rows[i], near[i]
-        n_left += not hidden[rows[i]]
-    return n_left
-
-
-@njit(cache=True, nogil=True)
-def append_nearer(
-    rows: Rows, near: Rows, n: int, ranks: Ranks, k: int, shift: int, tally: Distances, state: Rows, keys: Keys
-) -> None:
-    """Lower the bound to the k-th distance of all rows so far, and append the keys of `n` more that are within it.
-
-    `tally` has the number of keys at each distance, of which `shift` bits are left out; `state` has the number of keys,
-    the place of the bound in the tally, and the number of keys within it. `keys` has room for k + n + 1 at least.
-    """
-    count, last, n_within = state[0], state[1], state[2]
-    for i in range(n):
-        place = near[i] >> shift
-        tally[place] += 1
-        n_within += place <= last
-    while n_within - tally[last] >= k:
-        n_within -= tally[last]
-        last -= 1
-    if count + n >= keys.size:
-        count = keep_within(keys, count, ((last + 1) << shift) - 1)
-        if count + n >= keys.size:  # many at the k-th distance
-            keep_smallest(keys, count, k)
-            count = k
-    for i in range(n):
-        rank = np.int64(ranks[rows[i]]) if ranks.size > 0 else rows[i]
-        # A file may say anything of ranks: below a distance, which the tally knows, they have 32 bits.
-        keys[count] = (np.uint64(near[i]) << np.uint64(32)) | np.uint64(rank & 0xFFFFFFFF)
-        count += (near[i] >> shift) <= last
-    state[0], state[1], state[2] = count, last, n_within
-
-
-@njit(cache=True, nogil=True)
-def put_in_order(found: Keys, n: int, shift: int, tally: Distances, last: int, keys: Keys) -> None:
-    """Put the smallest of the first `n` keys in order into `keys`, and the largest uint64 behind them.
-
-    All are within place `last` of the tally (see `append_nearer`), which tells where those of a distance begin; it is
-    overwritten.
-    """
-    ordered = np.empty(n, dtype=np.uint64)
-    begin = 0
-    for place in range(last + 1):
-        size, tally[place] = tally[place], begin
-        begin += size
-    for i in range(n):
-        place = int(np.int64(found[i] >> np.uint64(32))) >> shift
-        ordered[tally[place]] = found[i]
-        tally[place] += 1
-    begin = 0
-    for place in range(last + 1):  # of one distance, or few
-        end = tally[place]
-        if end - begin > 32:
-            ordered[begin:end] = np.sort(ordered[begin:end])
-        else:
-            for i in range(begin + 1, end):
-                key, to = ordered[i], i
-                while to > begin and ordered[to - 1] > key:
-                    ordered[to] = ordered[to - 1]
-                    to -= 1
-                ordered[to] = key
-        begin = end
-    n = min(n, keys.size)
-    keys[:n] = ordered[:n]
-    keys[n:] = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
 @njit(cache=True, nogil=True)
@@ -220,10 +120,8 @@ def nearest(
     """
     n_queries, k = keys.shape
     n_probes, n_tail = cells.shape[1], tail.shape[1]
-    shift = 0
-    while n_bits >> shift >= 512:
-        shift += 1
-    found = np.empty((n_queries, 2 * k + 576), dtype=np.uint64)
+    shift = step_of_tally(n_bits)
+    found = np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64)
     tallies = np.zeros((n_queries, (n_bits >> shift) + 1), dtype=np.int32)
     states = np.zeros((n_queries, 3), dtype=np.int64)
     states[:, 1] = n_bits >> shift
@@ -282,7 +180,5 @@ def nearest(
             row += n
         begin = end
     for query in range(n_queries):
-        last = states[query, 1]
-        n = keep_within(found[query], states[query, 0], ((last + 1) << shift) - 1)
-        put_in_order(found[query], n, shift, tallies[query], last, keys[query])
+        finish(found[query], shift, tallies[query], states[query], keys[query])
     return n_measured

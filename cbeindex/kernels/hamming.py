@@ -13,7 +13,7 @@ import numpy as np
 
 from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from .jit import njit
-from .lanes import add_differing
+from .lanes import add_differing, within
 from .popcount import popcount64
 from .prefetch import prefetch
 
@@ -84,6 +84,29 @@ def least_of(distances: Distances, n_rows: int) -> int:
 
 
 @njit(cache=True, nogil=True)
+def rows_within(distances: Distances, limit: int, at: int, n: int, first_row: int, rows: Rows, near: Rows) -> int:
+    """Put the rows whose distance is at most `limit`, and their distances, into `rows` and `near`; return how many.
+
+    The distances `distances[at : at + n]` are those of the rows from `first_row` on. Up to the next multiples of 16
+    there are others, which do not count.
+    """
+    n_near = 0
+    for begin in range(at // 16 * 16, at + n, 16):
+        found = within(distances, begin, limit)
+        if begin < at:
+            found = found >> np.uint64(at - begin) << np.uint64(at - begin)
+        if begin + 16 > at + n:
+            found &= (np.uint64(1) << np.uint64(at + n - begin)) - np.uint64(1)
+        while found != 0:  # seldom, but for the first rows of a query
+            lowest = found & (~found + np.uint64(1))
+            place = begin + np.int64(popcount64(lowest - np.uint64(1)))
+            rows[n_near], near[n_near] = first_row + place - at, distances[place]
+            n_near += 1
+            found ^= lowest
+    return n_near
+
+
+@njit(cache=True, nogil=True)
 def add_tails_of_block(
     query_tails: Codes, first: int, last: int, tail: Codes, block: int, n_rows: int, bounds: Distances,
     columns: Codes, out: Distances,
@@ -133,6 +156,107 @@ def keep_smallest(keys: Keys, n: int, k: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
+def step_of_tally(n_bits: int) -> int:
+    """Return how many bits of distances to leave out in a tally, which then has at most 512 places."""
+    shift = 0
+    while n_bits >> shift >= 512:
+        shift += 1
+    return shift
+
+
+@njit(cache=True, nogil=True)
+def keep_within(keys: Keys, n: int, bound: int) -> int:
+    """Move the keys of the first `n` whose distance is at most `bound` to the front; return how many they are."""
+    n_left = 0
+    for i in range(n):
+        keys[n_left] = keys[i]
+        n_left += int(np.int64(keys[i] >> np.uint64(32)) <= bound)
+    return n_left
+
+
+@njit(cache=True, nogil=True)
+def drop_hidden(rows: Rows, near: Rows, n: int, hidden: Mask) -> int:
+    """Move those of the first `n` rows that are not hidden to the front, with their distances; return how many."""
+    n_left = 0
+    for i in range(n):
+        rows[n_left], near[n_left] = rows[i], near[i]
+        n_left += not hidden[rows[i]]
+    return n_left
+
+
+@njit(cache=True, nogil=True)
+def append_nearer(
+    rows: Rows, near: Rows, n: int, ranks: Ranks, k: int, shift: int, tally: Distances, state: Rows, keys: Keys
+) -> None:
+    """Lower the bound to the k-th distance of all rows so far, and append the keys of `n` more that are within it.
+
+    `tally` has the number of keys at each distance, of which `shift` bits are left out; `state` has the number of keys,
+    the place of the bound in the tally, and the number of keys within it. `keys` has room for k + n + 1 at least.
+    """
+    count, last, n_within = state[0], state[1], state[2]
+    for i in range(n):
+        place = near[i] >> shift
+        tally[place] += 1
+        n_within += place <= last
+    while n_within - tally[last] >= k:
+        n_within -= tally[last]
+        last -= 1
+    if count + n >= keys.size:
+        count = keep_within(keys, count, ((last + 1) << shift) - 1)
+        if count + n >= keys.size:  # many at the k-th distance
+            keep_smallest(keys, count, k)
+            count = k
+    for i in range(n):
+        rank = np.int64(ranks[rows[i]]) if ranks.size > 0 else rows[i]
+        # A file may say anything of ranks: below a distance, which the tally knows, they have 32 bits.
+        keys[count] = (np.uint64(near[i]) << np.uint64(32)) | np.uint64(rank & 0xFFFFFFFF)
+        count += (near[i] >> shift) <= last
+    state[0], state[1], state[2] = count, last, n_within
+
+
+@njit(cache=True, nogil=True)
+def put_in_order(found: Keys, n: int, shift: int, tally: Distances, last: int, keys: Keys) -> None:
+    """Put the smallest of the first `n` keys in order into `keys`, and the largest uint64 behind them.
+
+    All are within place `last` of the tally (see `append_nearer`), which tells where those of a distance begin; it is
+    overwritten.
+    """
+    ordered = np.empty(n, dtype=np.uint64)
+    begin = 0
+    for place in range(last + 1):
+        size, tally[place] = tally[place], begin
+        begin += size
+    for i in range(n):
+        place = int(np.int64(found[i] >> np.uint64(32))) >> shift
+        ordered[tally[place]] = found[i]
+        tally[place] += 1
+    begin = 0
+    for place in range(last + 1):  # of one distance, or few
+        end = tally[place]
+        if end - begin > 32:
+            ordered[begin:end] = np.sort(ordered[begin:end])
+        else:
+            for i in range(begin + 1, end):
+                key, to = ordered[i], i
+                while to > begin and ordered[to - 1] > key:
+                    ordered[to] = ordered[to - 1]
+                    to -= 1
+                ordered[to] = key
+        begin = end
+    n = min(n, keys.size)
+    keys[:n] = ordered[:n]
+    keys[n:] = np.uint64(0xFFFFFFFFFFFFFFFF)
+
+
+@njit(cache=True, nogil=True)
+def finish(found: Keys, shift: int, tally: Distances, state: Rows, keys: Keys) -> None:
+    """Put the smallest keys that were found in order into `keys`, and the largest uint64 behind them."""
+    last = state[1]
+    n = keep_within(found, state[0], ((last + 1) << shift) - 1)
+    put_in_order(found, n, shift, tally, last, keys)
+
+
+@njit(cache=True, nogil=True)
 def scan(
     queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, ranks: Ranks, start: int, stop: int,
     bound: int, stage_ends: Keys, keys: Keys,
@@ -140,62 +264,41 @@ def scan(
     """Find, for each query, the keys of its nearest of rows [start, stop) that are nearer than `bound`, into `keys`.
 
     `keys`, (n_queries, k), gets as many as it has room for, ascending, and the largest uint64 where there are fewer.
-    `start` is the first row of a block. Without `ranks`, rows come in the order of their ids, so of rows at the k-th
-    distance the first ones stay, and later ones need not be looked at.
+    `start` is the first row of a block.
     """
     n_queries, k = keys.shape
-    slack = min(k, 256)
-    found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
-    counts = np.zeros(n_queries, dtype=np.int64)
-    bounds = np.full(n_queries, bound, dtype=np.int32)
-    past_ties = np.int32(ranks.size > 0)
-    distances = np.empty((min(n_queries, 64), 512), dtype=np.int32)
+    n_bits = 64 * queries.shape[1]
+    shift = step_of_tally(n_bits)
+    found = np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64)
+    tallies = np.zeros((n_queries, (n_bits >> shift) + 1), dtype=np.int32)
+    states = np.zeros((n_queries, 3), dtype=np.int64)
+    states[:, 1] = n_bits >> shift
+    bounds = np.full(n_queries, min(bound, n_bits + 1), dtype=np.int32)
+    distances = np.empty((min(n_queries, 256), 512), dtype=np.int32)
     columns = np.zeros((8, 512), dtype=np.uint64)
-    numbers, places = np.arange(n_queries), np.arange(min(n_queries, 64))
-    rows, row_distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
+    numbers, places = np.arange(n_queries), np.arange(min(n_queries, 256))
+    rows, near = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
     limits = np.empty(stage_ends.size, dtype=np.int64)
     for block in range(start // 512, (stop + 511) // 512):
         n_rows = min(512, stop - block * 512)
-        for first in range(0, n_queries, 64):  # so many queries share a block while it is in the cache
-            last = min(first + 64, n_queries)
+        for first in range(0, n_queries, 256):  # so many queries share a block while it is in the cache
+            last = min(first + 256, n_queries)
             distances[: last - first] = 0
             add_distances(queries, numbers[first:last], places, last - first, 0, head[block], 0, n_rows, distances)
             shared = tail.shape[1] > 0 and last - first >= 4
             if shared:
                 add_tails_of_block(query_tails, first, last, tail, block, n_rows, bounds, columns, distances)
             for query in range(first, last):
-                count, near = counts[query], distances[query - first]
-                if shared or tail.shape[1] == 0:
-                    count = collect_nearer(near, n_rows, bounds[query], block * 512, hidden, ranks, found[query], count)
-                else:
-                    for row in range(n_rows):
-                        rows[row], row_distances[row] = block * 512 + row, near[row]
-                    limits[:] = bounds[query] - 1
-                    n_left = add_tails(query_tails[query], tail, rows, row_distances, n_rows, stage_ends, limits)
-                    count = append_keys(rows, row_distances, n_left, hidden, ranks, found[query], count)
-                if count >= k + slack:
-                    bounds[query] = np.int32(keep_smallest(found[query], count, k) >> np.uint64(32)) + past_ties
-                    count = k
-                counts[query] = count
+                limits[:] = bounds[query] - 1
+                n = rows_within(distances[query - first], bounds[query] - 1, 0, n_rows, block * 512, rows, near)
+                if not shared and tail.shape[1] > 0:
+                    n = add_tails(query_tails[query], tail, rows, near, n, stage_ends, limits)
+                if hidden.size > 0:
+                    n = drop_hidden(rows, near, n, hidden)
+                append_nearer(rows, near, n, ranks, k, shift, tallies[query], states[query], found[query])
+                bounds[query] = min(bounds[query], (states[query, 1] + 1) << shift)
     for query in range(n_queries):
-        put_ascending(found[query], counts[query], keys[query])
-
-
-@njit(cache=True, nogil=True)
-def collect_nearer(
-    distances: Distances, n_rows: int, bound: int, first_row: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
-) -> int:
-    """Append the keys of rows nearer than `bound`; return how many keys there are then."""
-    for start in range(0, n_rows, 64):
-        part = distances[start : min(start + 64, n_rows)]
-        if least_of(part, part.size) < bound:
-            for i in range(part.size):
-                row = first_row + start + i
-                if part[i] < bound and (hidden.size == 0 or not hidden[row]):
-                    rank = np.uint64(ranks[row] if ranks.size > 0 else row)
-                    keys[count] = (np.uint64(part[i]) << np.uint64(32)) | rank
-                    count += 1
-    return count
+        finish(found[query], shift, tallies[query], states[query], keys[query])
 
 
 @njit(cache=True, nogil=True)

@@ -57,8 +57,11 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             apart = signs ^ queries[number, : len(signs), np.newaxis]
             out[place, row : row + 16] += _count(apart & ones) + 2 * _count(apart & twos)
 
-    def within(distances: Any, row: int, limit: int) -> Any:
-        """Tell which of the distances of rows [row, row + 16) are at most `limit`: bit i is that of row + i."""
+    def within(distances: Any, row: int, limit: Any) -> Any:
+        """Tell which of the distances of rows [row, row + 16) are at most `limit`: bit i is that of row + i.
+
+        Distances are int32 or float32.
+        """
         return np.packbits(distances[row : row + 16] <= limit, bitorder="little").view(np.uint16)[0].astype(np.uint64)
 
 else:
@@ -209,15 +212,16 @@ else:
     @intrinsic
     def within(typing_context: Any, distances: Any, row: Any, limit: Any) -> Any:
         """Tell which of the distances of rows [row, row + 16) are at most `limit`: bit i is that of row + i."""
-        kind = ir.VectorType(_HALF, 16)
+        is_float = distances.dtype == types.float32
+        kind = ir.VectorType(ir.FloatType() if is_float else _HALF, 16)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             of_rows = _Matrix(context, builder, signature.args[0], arguments[0])
             near = builder.load(of_rows.at(kind, arguments[1]), align=4)
             nothing = ir.Constant(kind, ir.Undefined)
-            first = builder.insert_element(nothing, builder.trunc(arguments[2], _HALF), _HALF(0))
-            limits = builder.shuffle_vector(first, nothing, ir.Constant(kind, [0] * 16))
-            bits = builder.bitcast(builder.icmp_signed("<=", near, limits), ir.IntType(16))
-            return builder.zext(bits, _WORD)
+            first = builder.insert_element(nothing, arguments[2], _HALF(0))
+            limits = builder.shuffle_vector(first, nothing, ir.Constant(ir.VectorType(_HALF, 16), [0] * 16))
+            compare = builder.fcmp_ordered if is_float else builder.icmp_signed
+            return builder.zext(builder.bitcast(compare("<=", near, limits), ir.IntType(16)), _WORD)
 
-        return types.uint64(distances, types.int64, types.int64), generate
+        return types.uint64(distances, types.int64, distances.dtype), generate
