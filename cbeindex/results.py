@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from . import kernels
 from ._typing import Ids
 
 NO_ID = -1
@@ -106,20 +107,25 @@ def nearest_of(
 
     Each part is (n_queries, any), in order; the parts together are not.
     """
-    if len(distances) == 1:
-        best, best_ids = distances[0], ids[0]
-    elif distances:
-        best, best_ids = np.concatenate(distances, axis=1), np.concatenate(ids, axis=1)
-        order = np.lexsort((best_ids, best), axis=1)[:, :k]
-        best, best_ids = np.take_along_axis(best, order, axis=1), np.take_along_axis(best_ids, order, axis=1)
-    else:
-        dtype = np.int32 if isinstance(missing, int) else np.float32
-        best, best_ids = np.empty((n_queries, 0), dtype=dtype), np.empty((n_queries, 0), dtype=np.int64)
+    dtype = np.int32 if isinstance(missing, int) else np.float32
+    best, best_ids = np.empty((n_queries, 0), dtype=dtype), np.empty((n_queries, 0), dtype=np.int64)
+    for more, more_ids in zip(distances, ids, strict=True):
+        best, best_ids = _merged(best, best_ids, more, more_ids, k) if best.size else (more, more_ids)
+    best, best_ids = best[:, :k], best_ids[:, :k]
     short = k - best.shape[1]
     if short > 0:
         best = np.pad(best, ((0, 0), (0, short)), constant_values=missing)
         best_ids = np.pad(best_ids, ((0, 0), (0, short)), constant_values=NO_ID)
     return best, best_ids
+
+
+def _merged(distances: NDArray[Any], ids: Ids, more: NDArray[Any], more_ids: Ids, k: int) -> tuple[NDArray[Any], Ids]:
+    """Join answers of two parts to the `k` best."""
+    shape = len(distances), min(k, distances.shape[1] + more.shape[1])
+    merged, merged_ids = np.empty(shape, dtype=distances.dtype), np.empty(shape, dtype=np.int64)
+    parts = (np.ascontiguousarray(part) for part in (distances, ids, more, more_ids))  # the kernel knows no other
+    kernels.merging.merge(*parts, merged, merged_ids)
+    return merged, merged_ids
 
 
 def ranges_of(queries: list[NDArray[np.int64]], distances: list[NDArray[Any]], ids: list[Ids], n: int) -> RangeResult:

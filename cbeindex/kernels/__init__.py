@@ -3,7 +3,7 @@
 import importlib
 from types import ModuleType
 
-_MODULES = ("asymmetric", "cells", "centroids", "exact", "hamming", "shifts", "tables")
+_MODULES = ("asymmetric", "cells", "centroids", "exact", "hamming", "merging", "shifts", "tables")
 
 
 def __getattr__(name: str) -> ModuleType:

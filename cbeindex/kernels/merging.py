@@ -1,0 +1,31 @@
+"""Joining answers that are in order already."""
+
+from typing import Any
+
+from .._typing import Ids
+from .jit import njit
+
+
+@njit(cache=True, nogil=True)
+def merge(distances: Any, ids: Ids, other_distances: Any, other_ids: Ids, out: Any, out_ids: Ids) -> None:
+    """Put the first of two lists of answers, for each query, in the order of (distance, id) into `out` and `out_ids`.
+
+    Both lists are in that order; together they have as many answers as `out` has room for, or more.
+    """
+    n_one, n_other = distances.shape[1], other_distances.shape[1]
+    for query in range(out.shape[0]):
+        one, other = 0, 0
+        for i in range(out.shape[1]):
+            if other == n_other:
+                is_one = True
+            elif one == n_one:
+                is_one = False
+            else:
+                near, far = distances[query, one], other_distances[query, other]
+                is_one = near < far or (near == far and ids[query, one] <= other_ids[query, other])
+            if is_one:
+                out[query, i], out_ids[query, i] = distances[query, one], ids[query, one]
+                one += 1
+            else:
+                out[query, i], out_ids[query, i] = other_distances[query, other], other_ids[query, other]
+                other += 1

@@ -1,0 +1,36 @@
+"""What a search returns: answers of several parts, joined."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from cbeindex.results import NO_HAMMING_DISTANCE, NO_ID, nearest_of
+
+
+@pytest.mark.parametrize(("dtype", "missing"), [(np.int32, NO_HAMMING_DISTANCE), (np.float32, np.inf)])
+@given(st.lists(st.integers(0, 7), max_size=5), st.integers(0, 3), st.integers(1, 12), st.integers(0, 999))
+def test_the_best_of_all_parts(dtype, missing, widths, n_queries, k, seed):
+    """By distance and id, ties included; parts may be empty, or end with places that have no answer."""
+    rng = np.random.default_rng(seed)
+    names = rng.permutation(100)[: sum(widths)]
+    distances, ids = [], []
+    for width, here in zip(widths, np.split(names, np.cumsum(widths)[:-1]) if widths else [], strict=True):
+        near = rng.integers(0, 3, (n_queries, width)).astype(dtype)
+        own = np.array([rng.permutation(here) for _ in range(n_queries)], dtype=np.int64).reshape(n_queries, width)
+        is_none = rng.random((n_queries, width)) < 0.2
+        near[is_none], own[is_none] = missing, NO_ID
+        order = np.lexsort((own, near), axis=1)
+        distances.append(np.asfortranarray(np.take_along_axis(near, order, axis=1)))
+        ids.append(np.take_along_axis(own, order, axis=1))
+    best, best_ids = nearest_of(distances, ids, n_queries, k, missing)
+    for query in range(n_queries):
+        every = sorted(
+            (d, i)
+            for near, own in zip(distances, ids, strict=True)
+            for d, i in zip(near[query], own[query], strict=True)
+        )
+        expected = (every + [(missing, NO_ID)] * k)[:k]
+        assert list(zip(best[query].tolist(), best_ids[query].tolist(), strict=True)) == expected
+    assert best.shape == best_ids.shape == (n_queries, k)
+    assert best.dtype == dtype
