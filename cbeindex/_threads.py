@@ -31,7 +31,7 @@ def as_n_threads(n_threads: int | None) -> int:
 def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threads: int) -> None:
     """Call `task(start, stop)` for every chunk of range(n), on up to `n_threads` threads.
 
-    The calling thread works too. The first error stops the hand-out of chunks and is raised here.
+    The calling thread works too. An error stops the hand-out of chunks; of several that of the first chunk is raised.
     """
     n_chunks = -(-n // chunk)
     if n_threads == 1 or n_chunks <= 1:
@@ -39,15 +39,14 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
             task(start, min(start + chunk, n))
         return
     tickets = count()  # next() on it is atomic
-    stop_early = threading.Event()
+    failures: dict[int, BaseException] = {}
 
     def work() -> None:
-        try:
-            while not stop_early.is_set() and (ticket := next(tickets)) < n_chunks:
+        while not failures and (ticket := next(tickets)) < n_chunks:
+            try:
                 task(ticket * chunk, min((ticket + 1) * chunk, n))
-        except BaseException:
-            stop_early.set()
-            raise
+            except BaseException as error:
+                failures[ticket] = error
 
     n_helpers = min(n_threads, n_chunks) - 1
     helpers: list[Future[None]] = [_executor().submit(work) for _ in range(n_helpers)]
@@ -56,10 +55,11 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
     finally:
         # A helper that still waits behind another caller's work has nothing left to do: take it back, so that
         # work started from inside a task cannot wait for itself.
-        errors = [helper.exception() for helper in helpers if not helper.cancel()]
-    for error in errors:
-        if error is not None:
-            raise error
+        for helper in helpers:
+            if not helper.cancel():
+                helper.exception()
+    if failures:
+        raise failures[min(failures)]
 
 
 def _executor() -> ThreadPoolExecutor:

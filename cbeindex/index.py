@@ -33,9 +33,9 @@ from .sparserows import VectorRows
 # Values of a sample, and sparse rows of it, that are read at a time.
 _FIT_FLOATS = 2**20
 _FIT_ROWS = 1024
-# Values of queries that are searched for at a time, on all threads; and queries on each, at most and at least.
+# Values of queries, and queries, that are searched for at a time on all threads; and queries of a thread at least.
 _QUERY_FLOATS = 2**24
-_QUERY_ROWS = 1024
+_QUERY_ROWS = 2048
 _LEAST_QUERY_ROWS = 32
 
 Answer = TypeVar("Answer", SearchResult, RangeResult)
@@ -479,7 +479,7 @@ class CBEIndex(Saveable):
         if not (self.vectors and self._ingest.keeps_sparse):
             return self.dim
         n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
-        return n_entries // max(1, snapshot.n_rows)
+        return n_entries // max(1, sum(segment.n_rows for segment in snapshot.segments))
 
     def _answers(
         self,
@@ -494,14 +494,16 @@ class CBEIndex(Saveable):
     ) -> list[Answer]:
         """Answer all queries on the rows of a snapshot, in parts.
 
-        Each thread takes parts of its own through all stages, where there are queries enough for that; threads that
-        are left over share the work inside of a part.
+        Each thread takes parts of its own through all stages, where there are queries enough for that; where the
+        threads are twice as many, or more, they share the work inside of a part. The cascade judges by its first
+        queries whether it pays, and shares them out itself.
         """
         threads = as_n_threads(n_threads)
-        width = self.n_bits if source.is_sparse else self.dim
-        most = max(1, _QUERY_FLOATS // width)
-        beside = max(1, min(threads, min(source.n_rows, most) // _LEAST_QUERY_ROWS))
-        step = max(1, min(_QUERY_ROWS, most // beside, -(-source.n_rows // beside)))
+        width = max(self.n_bits, 0 if source.is_sparse else self.dim)
+        most = max(1, min(_QUERY_ROWS, _QUERY_FLOATS // width))
+        beside = max(1, min(threads, min(source.n_rows, most) // _LEAST_QUERY_ROWS)) if way.mode != "cascade" else 1
+        n_rounds = max(1, -(-source.n_rows // most))
+        step = max(1, -(-source.n_rows // (beside * n_rounds)))
         answers: dict[int, Answer] = {}  # by their first query
 
         def task(start: int, stop: int) -> None:

@@ -26,9 +26,9 @@ _CASCADE_BITS_OF_BATCH = 4096
 _CASCADE_SHARE = 256
 # Rows of which the cascade looks at more than the head: measured, 2 to 10 in a hundred.
 _SURVIVORS = 0.05
-# A byte in buckets costs as much as so many of a scan of a batch, which shares what it reads among queries; so many
-# queries are a batch.
-_BUCKETS_BYTE = 2
+# A byte in buckets costs as much as so many of a scan of a batch, which shares what it reads among queries (measured:
+# 2.7 on Fashion-MNIST, 3.7 on GloVe and on Debian text); so many queries are a batch.
+_BUCKETS_BYTE = 3
 _BATCH = 4
 # An exact search of substrings pays where so few answers are wanted.
 _FEW_ANSWERS = 64
@@ -321,5 +321,6 @@ def _why_mode(n_bits: int, long: bool, few: bool, has_heads: bool, every_row: bo
     if every_row:
         return "every row is looked at"
     if not long:
-        return f"codes of {n_bits} bits are not long enough for the cascade"
+        batch = " in a batch" if n_bits >= _CASCADE_BITS else ""
+        return f"codes of {n_bits} bits are not long enough for the cascade{batch}"
     return f"512 of {n_bits} bits rule most rows out" if few else "too large a share of the rows is wanted"

@@ -34,7 +34,7 @@ _FEW_QUERIES = 4
 _FIRST_QUERIES = 8
 # The number of survivors of a query that is scanned, until all are done.
 _SCANNED = -1
-# Queries that share a block while it is in the cache.
+# Queries of a range search, or of the cascade, that are answered together.
 _SHARING_QUERIES = 32
 
 

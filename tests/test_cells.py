@@ -93,6 +93,18 @@ def nearest(case, k, hidden, ranks, miss=NO_MISS):
     return keys, n_measured
 
 
+@settings(max_examples=3)
+@given(cases(widths=(102_400,), max_queries=5), st.sampled_from([1, 10, 600]), st.data())
+def test_nearest_of_very_long_codes(case, k, data):
+    """The distances of nearly all rows are in two or three places of a tally."""
+    k = min(k, case.n_rows)
+    hidden, ranks = data.draw(masks(case.n_rows)), data.draw(rankings(case.n_rows))
+    keys, _ = nearest(case, k, hidden, ranks)
+    for query in range(len(case.queries)):
+        expected = oracles.best_keys(case.distances[query], case.visited(query), k, hidden, ranks)
+        np.testing.assert_array_equal(keys[query], expected)
+
+
 @settings(max_examples=100)
 @given(cases(max_queries=40) | cases(widths=LONG, max_queries=40), st.sampled_from([1, 2, 10, 600]), st.data())
 def test_nearest_rows_in_cells(case, k, data):

@@ -252,9 +252,9 @@ def test_scan(batch, data):
 
 
 @pytest.mark.parametrize("n_bits", [64, 1_100])
-@pytest.mark.parametrize("n_queries", [1, 3, 4, 31, 33])
+@pytest.mark.parametrize("n_queries", [1, 3, 4, 33, 257])
 def test_scan_of_groups_of_queries(n_bits, n_queries):
-    """Below 4 queries tails are read row by row; above, 32 queries share a block."""
+    """Below 4 queries tails are read row by row; above, 256 queries share a block."""
     rng = np.random.default_rng(n_queries)
     both = to_words(some_codes(rng, n_queries + 100, n_bits, 5, 0.2), n_bits)
     queries, words = both[:n_queries], both[n_queries:]
@@ -265,6 +265,24 @@ def test_scan_of_groups_of_queries(n_bits, n_queries):
         hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, none, ranks, 0, 100, 2**31 - 1, ends, keys)
         every = keys_of(oracles.hamming(queries, words), np.arange(100)[np.newaxis], ranks)
         np.testing.assert_array_equal(keys, np.sort(every, axis=1)[:, :7])
+
+
+def test_tallies_have_at_most_512_places():
+    assert [hamming.step_of_tally(n_bits) for n_bits in (1, 511, 512, 1_023, 1_024, 102_400)] == [0, 0, 1, 1, 2, 8]
+
+
+@pytest.mark.parametrize("k", [1, 10, 600])
+def test_scan_of_very_long_codes(k):
+    """The distances of nearly all rows are in two or three places of a tally."""
+    n_bits, n, n_queries = 102_400, 600, 5
+    rng = np.random.default_rng(k)
+    both = to_words(some_codes(rng, n_queries + n, n_bits, 1_000, 0.5), n_bits)
+    queries, words = both[:n_queries], both[n_queries:]
+    rows, hidden, ranks = CodeRows.of(words, n_bits), rng.random(n) < 0.1, rng.permutation(n).astype(np.int32)
+    keys, ends = np.empty((n_queries, k), dtype=np.uint64), np.array([rows.tail.shape[1]], dtype=np.uint64)
+    hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, hidden, ranks, 0, n, 2**31 - 1, ends, keys)
+    for distances, found in zip(oracles.hamming(queries, words), keys, strict=True):
+        np.testing.assert_array_equal(found, oracles.best_keys(distances, range(n), k, hidden, ranks))
 
 
 @pytest.mark.parametrize("n_bits", [64, 1_100])

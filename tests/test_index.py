@@ -902,6 +902,44 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
             np.testing.assert_array_equal(ours, theirs)
 
 
+def test_threads_do_not_matter_to_the_cascade(monkeypatch):
+    """Its first queries say that it does not pay: those that come after them are scanned, on any number of threads."""
+    monkeypatch.setattr("cbeindex.scan._ROW_IN_WORDS", 1_000)
+    rng = np.random.default_rng(0)
+    rows = rng.standard_normal((1_300, 64)).astype(np.float32)
+    rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))
+    queries = np.concatenate([rng.standard_normal((32, 64)), np.tile(rows[0], (64, 1))]).astype(np.float32)
+    index = CBEIndex(64, 2_048).fit(rows)
+    index.add(rows)
+    one = index.search(queries, 3, "cascade", None, n_threads=1)
+    assert one.stats["survivors"] > 64 * len(rows)
+    assert index.search(queries[32:], 3, "cascade", None).stats["survivors"] < 64 * len(rows)
+    for n_threads in (2, 3, 7):
+        more = index.search(queries, 3, "cascade", None, n_threads=n_threads)
+        np.testing.assert_array_equal(more.ids, one.ids)
+        assert more.stats == one.stats
+
+
+def test_the_first_bad_query_is_named_on_any_number_of_threads():
+    index = CBEIndex(24, 64).fit(X)
+    index.add(X)
+    queries = np.tile(X[:1], (200, 1))
+    queries[[70, 90, 130, 190], 3] = np.nan
+    for n_threads in (1, 2, 3, 5):
+        with pytest.raises(ValueError, match="queries must be finite in float32, row 70 is not"):
+            index.search(queries, 3, n_threads=n_threads)
+
+
+def test_removed_rows_do_not_make_the_others_longer():
+    """Candidates with few entries are read without estimates; those of removed rows do not count for others."""
+    rows = scipy.sparse.random_array((400, 3_000), density=0.03, rng=0, dtype=np.float32, format="csr")
+    index = CBEIndex(3_000, 64, vectors="float32").fit(rows)
+    index.add(rows)
+    assert index.search(rows[-1:], 1, "scan", "exact", n_candidates=16).stats["vectors_read"] == 16
+    index.remove(range(380))
+    assert index.search(rows[-1:], 1, "scan", "exact", n_candidates=16).stats["vectors_read"] == 16
+
+
 def test_kernels_are_compiled_for_one_layout():
     """Whatever rows have been through: another layout or type would be compiled anew, in seconds."""
     index = CBEIndex(24, 600, vectors="float32").fit(X)
