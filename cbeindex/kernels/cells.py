@@ -62,7 +62,7 @@ def find_crowded(
     """
     n_crowded, n_all = 0, 0
     for i in range(distances.shape[0]):
-        of_query, limit = distances[i], limits[numbers[i], 0]
+        of_query, limit = distances[i], np.int32(limits[numbers[i], 0])  # as wide as distances: vectors of 8
         n_near = 0
         for row in range(of_query.size):
             n_near += of_query[row] <= limit
@@ -101,8 +101,9 @@ def add_columns(
             more[places[i], first:last] = 0
         add_distances(query_tails, numbers, places, n, begin, columns[begin:end], first, last, more)
         for i in range(n):
-            limit, of_query, added = limits[numbers[i], stage], distances[places[i]], more[places[i]]
-            for row in range(first, last):
+            limit = np.int32(limits[numbers[i], stage])
+            of_query, added = distances[places[i], first:last], more[places[i], first:last]
+            for row in range(of_query.size):
                 of_query[row] = of_query[row] + added[row] if of_query[row] <= limit else np.int32(1 << 30)
         begin = end
 
