@@ -7,13 +7,13 @@ import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace as replace_fields
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, NamedTuple, Self
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from ._progress import progress_bar
-from ._threads import as_n_threads, for_each_chunk
+from ._threads import as_n_threads
 from ._typing import Arrays, Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
 from .archive import Saveable, encoder_content, load_encoder
@@ -26,19 +26,13 @@ from .metrics import METRICS
 from .planner import MODES, RERANKS, Explanation, Plan, n_allowed, plan, ways
 from .rerank import AsymmetricQueries, Geometry
 from .results import RangeResult, SearchResult
-from .search import Search
+from .search import Answer, Search, in_parts
 from .segments import RowStore, Snapshot
 from .sparserows import VectorRows
 
 # Values of a sample, and sparse rows of it, that are read at a time.
 _FIT_FLOATS = 2**20
 _FIT_ROWS = 1024
-# Values of queries, and queries, that are searched for at a time on all threads; and queries of a thread at least.
-_QUERY_FLOATS = 2**24
-_QUERY_ROWS = 2048
-_LEAST_QUERY_ROWS = 32
-
-Answer = TypeVar("Answer", SearchResult, RangeResult)
 
 
 class _State(NamedTuple):
@@ -492,41 +486,24 @@ class CBEIndex(Saveable):
         way: Plan,
         answer: Callable[[Search], Answer],
     ) -> list[Answer]:
-        """Answer all queries on the rows of a snapshot, in parts.
+        """Answer all queries on the rows of a snapshot, in parts (see `in_parts`)."""
 
-        Each thread takes parts of its own through all stages, where there are queries enough for that; where the
-        threads are twice as many, or more, they share the work inside of a part. The cascade judges by its first
-        queries whether it pays, and shares them out itself.
-        """
-        threads = as_n_threads(n_threads)
-        width = max(self.n_bits, 0 if source.is_sparse else self.dim)
-        most = max(1, min(_QUERY_ROWS, _QUERY_FLOATS // width))
-        beside = max(1, min(threads, min(source.n_rows, most) // _LEAST_QUERY_ROWS)) if way.mode != "cascade" else 1
-        n_rounds = max(1, -(-source.n_rows // most))
-        step = max(1, -(-source.n_rows // (beside * n_rounds)))
-        answers: dict[int, Answer] = {}  # by their first query
-
-        def task(start: int, stop: int) -> None:
-            for first, vectors in source.own_blocks(step, start, stop, is_checked=False):
-                answers[first] = answer(part(first, vectors))
-
-        def part(first: int, vectors: VectorRows) -> Search:
+        def answer_part(first: int, vectors: VectorRows, threads: int) -> Answer:
             queries = margins = None
             prepared = self._ingest.prepare(source, first, vectors)
             if state.encoder is not None and state.geometry is not None:
-                projections = project_rows(state.encoder, prepared, threads // beside)
+                projections = project_rows(state.encoder, prepared, threads)
                 queries = (
                     AsymmetricQueries.of(prepared, projections, state.geometry, self._metric)
                     if way.estimates
                     else AsymmetricQueries.of_codes(projections)
                 )
                 margins = np.abs(projections) if self.buckets == "substrings" else None
-            return Search(
-                snapshot.segments, self._metric, self.dim, vectors, queries, self.n_bits, allow, deny,
-                threads // beside, margins,
+            return answer(
+                Search(
+                    snapshot.segments, self._metric, self.dim, vectors, queries, self.n_bits, allow, deny, threads,
+                    margins,
+                )
             )  # fmt: skip
 
-        for_each_chunk(task, source.n_rows, step, beside)
-        if not source.n_rows:  # no queries are a search too
-            answers[0] = answer(part(0, np.empty((0, self.dim), dtype=np.float32)))
-        return [answers[first] for first in sorted(answers)]
+        return in_parts(answer_part, source, self.n_bits, way.mode, as_n_threads(n_threads))

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from . import candidates, kernels, rerank, scan
 from ._threads import for_each_chunk
 from ._typing import Floats, Ids, Keys, Mask, Rows, Vectors
+from ._validation import VectorSource
 from .candidates import View
 from .errors import CorruptIndexFileError
 from .metrics import Metric
@@ -32,6 +34,38 @@ _READ_QUERIES = 64
 _READ_FLOATS = 2**21
 # Vectors of a range search that are read at a time.
 _READ_ROWS = 1024
+# Values of queries, and queries, that are searched for at a time on all threads; and queries of a thread at least.
+_QUERY_FLOATS = 2**24
+_QUERY_ROWS = 2048
+_LEAST_QUERY_ROWS = 32
+
+Answer = TypeVar("Answer", SearchResult, RangeResult)
+
+
+def in_parts(
+    answer: Callable[[int, VectorRows, int], Answer], source: VectorSource, n_bits: int, mode: str, n_threads: int
+) -> list[Answer]:
+    """Call `answer(first, vectors, n_threads)` for parts of the queries in `source`, and return what it gives in order.
+
+    Each thread takes parts of its own through all stages, where there are queries enough for that; where the threads
+    are twice as many, or more, they share the work inside of a part. The cascade judges by its first queries whether
+    it pays, and shares them out itself.
+    """
+    width = max(n_bits, 0 if source.is_sparse else source.dim)
+    most = max(1, min(_QUERY_ROWS, _QUERY_FLOATS // width))
+    beside = max(1, min(n_threads, min(source.n_rows, most) // _LEAST_QUERY_ROWS)) if mode != "cascade" else 1
+    n_rounds = max(1, -(-source.n_rows // most))
+    step = max(1, -(-source.n_rows // (beside * n_rounds)))
+    if not source.n_rows:  # no queries are a search too
+        return [answer(0, np.empty((0, source.dim), dtype=np.float32), n_threads)]
+    answers: dict[int, Answer] = {}  # by their first query
+
+    def task(start: int, stop: int) -> None:
+        for first, vectors in source.own_blocks(step, start, stop, is_checked=False):
+            answers[first] = answer(first, vectors, n_threads // beside)
+
+    for_each_chunk(task, source.n_rows, step, beside)
+    return [answers[first] for first in sorted(answers)]
 
 
 @dataclass

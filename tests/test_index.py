@@ -880,7 +880,7 @@ class TestProgress:
 def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
     """More rows than one task has, so that several threads share them, or their queries; and many equal rows."""
     monkeypatch.setattr("cbeindex.rerank.BLOCK_ROWS", 64)
-    monkeypatch.setattr("cbeindex.index._LEAST_QUERY_ROWS", n_of_a_thread)
+    monkeypatch.setattr("cbeindex.search._LEAST_QUERY_ROWS", n_of_a_thread)
     rows = np.tile(X, (10, 1))
     index = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
     index.add(rows, n_threads=3)
