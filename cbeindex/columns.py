@@ -79,25 +79,26 @@ class GrowingSparseRows:
 
     def __init__(self, capacity: int, dtype: Any) -> None:
         self._offsets = np.zeros(capacity + 1, dtype=np.int64)
-        self._indices = np.empty(16 * capacity, dtype=np.int32)
-        self._values = np.empty(16 * capacity, dtype=dtype)
+        self._entries = np.empty(16 * capacity, dtype=np.int32), np.empty(16 * capacity, dtype=dtype)
 
     def write(self, start: int, rows: SparseRows) -> None:
         """Append rows behind the first `start`."""
         begin = self._offsets[start]
         first, last = rows.offsets[0], rows.offsets[-1]
         end = begin + last - first
-        if end > len(self._indices):  # new arrays: views of the rows so far stay what they are
-            room = max(end, 2 * len(self._indices))
-            self._indices, self._values = _enlarged(self._indices, begin, room), _enlarged(self._values, begin, room)
-        self._indices[begin:end] = rows.indices[first:last]
-        self._values[begin:end] = rows.values[first:last]
+        indices, values = self._entries
+        if end > len(indices):  # new arrays: views of the rows so far stay what they are
+            room = max(end, 2 * len(indices))
+            indices, values = self._entries = _enlarged(indices, begin, room), _enlarged(values, begin, room)
+        indices[begin:end] = rows.indices[first:last]
+        values[begin:end] = rows.values[first:last]
         self._offsets[start + 1 : start + 1 + len(rows)] = rows.offsets[1:] - first + begin
 
     def first(self, n_rows: int) -> SparseRows:
         """View the first rows."""
         n_used = self._offsets[n_rows]
-        return SparseRows(self._offsets[: n_rows + 1], self._indices[:n_used], self._values[:n_used])
+        indices, values = self._entries
+        return SparseRows(self._offsets[: n_rows + 1], indices[:n_used], values[:n_used])
 
 
 def _enlarged(array: NDArray[Any], n_used: int, room: int) -> NDArray[Any]:

@@ -38,14 +38,22 @@ _FIT_ROWS = 1024
 class _State(NamedTuple):
     """What changes as a whole: an encoder and rows as codes, or no encoder and the first rows as vectors."""
 
+    ingest: Ingest
     encoder: Encoder | None
     rows: RowStore
     geometry: Geometry | None
 
     @classmethod
-    def of(cls, encoder: Encoder, rows: RowStore) -> _State:
-        """Make the state of a fitted index."""
-        return cls(encoder, rows, Geometry.of(encoder))
+    def empty(cls, ingest: Ingest, encoder: Encoder | None) -> _State:
+        """Make the state of an index without rows."""
+        if encoder is None:
+            return cls(ingest, None, ingest.first_rows(), None)
+        return cls(ingest, encoder, ingest.new_rows(), Geometry.of(encoder))
+
+    def keeping(self, is_sparse: bool) -> _State:
+        """Return the state of an index without rows whose vectors will be kept in this form."""
+        ingest = replace_fields(self.ingest, keeps_sparse=is_sparse)
+        return self._replace(ingest=ingest, rows=ingest.first_rows() if self.encoder is None else ingest.new_rows())
 
 
 class CBEIndex(Saveable):
@@ -114,12 +122,9 @@ class CBEIndex(Saveable):
         self.buckets = buckets
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
         maker = bucket_maker(buckets, self.n_bits, **self._options)
-        self._ingest = Ingest(self.dim, self.n_bits, self._metric, self.vectors, maker)
+        ingest = Ingest(self.dim, self.n_bits, self._metric, self.vectors, maker)
         self._lock = threading.RLock()
-        if is_ready(self._prototype):
-            self._state = _State.of(self._prototype, self._ingest.new_rows())
-        else:
-            self._state = _State(None, self._ingest.first_rows(), None)
+        self._state = _State.empty(ingest, self._prototype if is_ready(self._prototype) else None)
 
     def __repr__(self) -> str:
         kept = f", vectors={self.vectors!r}" if self.vectors else ""
@@ -171,10 +176,10 @@ class CBEIndex(Saveable):
             column = Column(np.float32, (self.dim,), source.is_sparse)  # a sparse sample stays sparse
             step = _FIT_ROWS if source.is_sparse else max(1, _FIT_FLOATS // self.dim)
             sample = column.joined([column.of(rows) for _, rows in source.own_blocks(step)])
-            encoder = self._ingest.fit(self._prototype, sample)
+            ingest, _, first, _ = self._state
+            encoder = ingest.fit(self._prototype, sample)
             geometry = Geometry.of(encoder)
-            rows = self._ingest.encode_first(encoder, geometry, self._state.rows)
-            self._state = _State(encoder, rows, geometry)
+            self._state = _State(ingest, encoder, ingest.encode_first(encoder, geometry, first), geometry)
         return self
 
     def add(
@@ -209,21 +214,20 @@ class CBEIndex(Saveable):
         as_flag(replace, "replace")
         threads = as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
-            encoder, rows, geometry = self._state
-            if rows.next_id == 0:  # the first vectors decide in which form vectors are kept
-                self._ingest = replace_fields(self._ingest, keeps_sparse=source.is_sparse)
-                rows = self._ingest.first_rows() if encoder is None else self._ingest.new_rows()
-                self._state = self._state._replace(rows=rows)
-            if encoder is None:
-                added, encoder, rows = self._ingest.add_first(
-                    self._prototype, rows, source, names, replace, threads, advance
+            state = self._state
+            if state.rows.next_id == 0:  # the first vectors decide in which form vectors are kept
+                state = state.keeping(source.is_sparse)
+            if state.encoder is not None and state.geometry is not None:
+                words, columns = state.ingest.encode(state.encoder, state.geometry, source, 0, threads, advance)
+                added = state.rows.add(names, words, columns, replace=replace)
+            else:
+                added, encoder, rows = state.ingest.add_first(
+                    self._prototype, state.rows, source, names, replace, threads, advance
                 )
                 if encoder is not None:
-                    self._state = _State.of(encoder, rows)
-                return added
-            assert geometry is not None
-            words, columns = self._ingest.encode(encoder, geometry, source, 0, threads, advance)
-            return rows.add(names, words, columns, replace=replace)
+                    state = state._replace(encoder=encoder, rows=rows, geometry=Geometry.of(encoder))
+            self._state = state
+            return added
 
     def search(
         self,
@@ -350,7 +354,7 @@ class CBEIndex(Saveable):
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
         names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
-        encoder, rows, _ = self._state
+        _, encoder, rows, _ = self._state
         if encoder is not None and self.vectors is None:
             raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
         snapshot = rows.snapshot()
@@ -376,8 +380,8 @@ class CBEIndex(Saveable):
             theirs = f"dim={other.dim}, metric={other.metric!r}"
             raise ValueError(f"other must have dim={self.dim}, metric={self.metric!r}, got {theirs}")
         with self._lock:
-            encoder, rows, _ = self._state
-            their_encoder, their_rows, _ = other._state
+            _, encoder, rows, _ = self._state
+            _, their_encoder, their_rows, _ = other._state
             snapshot = their_rows.snapshot()
             names = snapshot.ids()
             if len(names) == 0:
@@ -419,7 +423,12 @@ class CBEIndex(Saveable):
         config, arrays = encoder_content(self.encoder)
         names = ("dim", "n_bits", "metric", "vectors", "buckets")
         content = {"kind": "CBEIndex"} | {name: getattr(self, name) for name in names}
-        return {**content, "options": self._options, "sparse": self._ingest.keeps_sparse, "encoder": config}, arrays
+        return {
+            **content,
+            "options": self._options,
+            "sparse": self._state.ingest.keeps_sparse,
+            "encoder": config,
+        }, arrays
 
     @classmethod
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
@@ -432,10 +441,8 @@ class CBEIndex(Saveable):
             buckets=content["buckets"],
             **content["options"],
         )
-        index._ingest = replace_fields(index._ingest, keeps_sparse=as_flag(content["sparse"], "sparse"))
-        rows = index._ingest.new_rows() if index.is_fitted else index._ingest.first_rows()
-        index._state = index._state._replace(rows=rows)
-        return index, rows
+        index._state = index._state.keeping(as_flag(content["sparse"], "sparse"))
+        return index, index._state.rows
 
     def _request(
         self,
@@ -470,7 +477,7 @@ class CBEIndex(Saveable):
 
     def _n_values(self, snapshot: Snapshot) -> int:
         """Count the values that are kept of a vector: of sparse ones those that are not 0, on average."""
-        if not (self.vectors and self._ingest.keeps_sparse):
+        if not (self.vectors and self._state.ingest.keeps_sparse):
             return self.dim
         n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
         return n_entries // max(1, sum(segment.n_rows for segment in snapshot.segments))
@@ -490,7 +497,7 @@ class CBEIndex(Saveable):
 
         def answer_part(first: int, vectors: VectorRows, threads: int) -> Answer:
             queries = margins = None
-            prepared = self._ingest.prepare(source, first, vectors)
+            prepared = state.ingest.prepare(source, first, vectors)
             if state.encoder is not None and state.geometry is not None:
                 projections = project_rows(state.encoder, prepared, threads)
                 queries = (

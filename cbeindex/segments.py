@@ -254,44 +254,81 @@ class Snapshot(NamedTuple):
 
 
 class _Buffer:
-    """Rows in the order in which they came, with room for more behind them."""
+    """Room for rows in the order in which they come.
+
+    The caller says how many rows there are. What is written behind them does not count until the caller says so, so
+    that a write which fails leaves nothing to undo.
+    """
 
     def __init__(self, n_bits: int, columns: Mapping[str, Column], capacity: int) -> None:
-        self.n_rows = 0
-        self.rows: dict[int, int] = {}
+        self.capacity = capacity
         self._ids = np.empty(capacity, dtype=np.int64)
         self._codes = CodeRows.empty(capacity, n_bits)
         self._columns = {name: column.room(capacity) for name, column in columns.items()}
-        self.removed: Mask = NOT_HIDDEN
+        self._last_rows: dict[int, int] = {}
+        self._n_indexed = 0
 
-    @property
-    def capacity(self) -> int:
-        return len(self._ids)
-
-    def write(self, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> None:
-        """Append rows that fit."""
-        start, stop = self.n_rows, self.n_rows + len(ids)
-        self._ids[start:stop] = ids
+    def write(self, start: int, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> None:
+        """Write rows that fit behind the first `start` rows."""
+        self._ids[start : start + len(ids)] = ids
         self._codes.write(start, words)
         for name, values in columns.items():
             self._columns[name].write(start, values)
-        self.rows.update(zip(ids.tolist(), range(start, stop), strict=True))
-        if self.removed.size:
-            self.removed = np.concatenate([self.removed, np.zeros(len(ids), dtype=np.bool_)])
-        self.n_rows = stop
 
-    def remove(self, ids: Ids) -> None:
-        """Remove those of `ids` that are here."""
-        rows = list(map(self.rows.pop, self.rows.keys() & ids.tolist()))
-        if rows:
-            removed = self.removed.copy() if self.removed.size else np.zeros(self.n_rows, dtype=np.bool_)
-            removed[rows] = True
-            self.removed = removed
+    def find(self, ids: Ids, n_rows: int) -> Rows:
+        """Return the last of the first `n_rows` rows that has each id, -1 where none has."""
+        if self._n_indexed < n_rows:
+            new = self._ids[self._n_indexed : n_rows].tolist()
+            self._last_rows.update(zip(new, range(self._n_indexed, n_rows), strict=True))
+            self._n_indexed = n_rows
+        return np.fromiter((self._last_rows.get(id_, -1) for id_ in ids.tolist()), dtype=np.int64, count=len(ids))
 
-    def view(self) -> Segment:
-        """View the rows so far, in the order in which they came."""
-        columns = {name: values.first(self.n_rows) for name, values in self._columns.items()}
-        return Segment(self._ids[: self.n_rows], self._codes.first(self.n_rows), columns, self.removed)
+    def first(self, n_rows: int, removed: Mask) -> Segment:
+        """View the first `n_rows` rows, in the order in which they came."""
+        columns = {name: values.first(n_rows) for name, values in self._columns.items()}
+        return Segment(self._ids[:n_rows], self._codes.first(n_rows), columns, removed)
+
+
+class _Contents(NamedTuple):
+    """All that a store holds; a writer makes a new one and puts it in place of the old one in one step.
+
+    Attributes
+    ----------
+    sealed : tuple of Segment
+    buffer : _Buffer
+    newest : Segment
+        The rows in the buffer, in the order in which they came.
+    next_id : int
+        The least number above all ids that there ever were.
+    """
+
+    sealed: tuple[Segment, ...]
+    buffer: _Buffer
+    newest: Segment
+    next_id: int
+
+    def find_newest(self, ids: Ids) -> Rows:
+        """Return the row of each id in the buffer, -1 where the buffer does not have it (any more)."""
+        rows = self.buffer.find(ids, self.newest.n_rows)
+        if self.newest.removed.size:
+            rows[(rows >= 0) & self.newest.removed[rows]] = -1
+        return rows
+
+    def has(self, ids: Ids) -> NDArray[np.bool_]:
+        """Tell which ids there are."""
+        return Snapshot(self.sealed).contains(ids) | (self.find_newest(ids) >= 0)
+
+    def without(self, ids: Ids) -> _Contents:
+        """Mark the rows of `ids` as removed; segments of which no row is left are dropped."""
+        changed = []
+        for segment in self.sealed:
+            rows = segment.find(ids)
+            rows = rows[rows >= 0]
+            changed.append(segment.without(rows) if len(rows) else segment)
+        sealed = tuple(segment for segment in changed if segment.n_rows > segment.n_removed)
+        rows = self.find_newest(ids)
+        rows = rows[rows >= 0]
+        return self._replace(sealed=sealed, newest=self.newest.without(rows) if len(rows) else self.newest)
 
 
 class RowStore:
@@ -316,40 +353,37 @@ class RowStore:
         self._buffer_rows = max(_LEAST_ROWS, min(most, _BUFFER_BYTES // max(1, row_bytes)))
         self._large_rows = min(_LARGE_ROWS, _LARGE_BYTES // max(1, row_bytes))
         self.lock = threading.RLock()
-        self._next_id = 0
-        self._sealed: tuple[Segment, ...] = ()
-        self._buffer = self._new_buffer(0)
-        self._published: tuple[tuple[Segment, ...], Segment] = (), self._buffer.view()
+        self._contents = self._sealed((), 0)
         self._ordered: tuple[Segment, Segment] | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are now."""
-        sealed, newest = self._published
-        cached = self._ordered
-        if cached is None or cached[0] is not newest:
-            cached = self._ordered = newest, newest.in_order()
+        contents, cached = self._contents, self._ordered
+        if cached is None or cached[0] is not contents.newest:
+            cached = self._ordered = contents.newest, contents.newest.in_order()
         # A buffer may be empty, and putting it in order may have dropped all of its rows.
-        return Snapshot(tuple(segment for segment in (*sealed, cached[1]) if segment.n_rows))
+        return Snapshot(tuple(segment for segment in (*contents.sealed, cached[1]) if segment.n_rows))
 
     @property
     def n_rows(self) -> int:
         """Rows that can be found."""
-        sealed, newest = self._published
-        return sum(segment.n_rows - segment.n_removed for segment in (*sealed, newest))
+        contents = self._contents
+        return sum(segment.n_rows - segment.n_removed for segment in (*contents.sealed, contents.newest))
 
     @property
     def next_id(self) -> int:
         """The least number above all ids that there ever were."""
-        return self._next_id
+        return self._contents.next_id
 
     def reserve(self, next_id: int) -> None:
         """Let new ids start at `next_id` at least."""
-        self._next_id = max(self._next_id, next_id)
+        with self.lock:
+            self._contents = self._contents._replace(next_id=max(self.next_id, next_id))
 
     def add(
         self, ids: Ids | None, words: Codes, columns: Mapping[str, Any] | None = None, *, replace: bool = False
     ) -> Ids:
-        """Add rows; all of them become visible at once.
+        """Add rows; all of them become visible at once, or none if that fails.
 
         Parameters
         ----------
@@ -364,73 +398,72 @@ class RowStore:
         int64 array of shape (n,)
         """
         with self.lock:
+            contents = self._contents
             if ids is None:
-                if self._next_id + len(words) >= 2**63:
-                    raise ValueError(f"there are no new ids after {self._next_id - 1}; give ids")
-                ids = np.arange(self._next_id, self._next_id + len(words), dtype=np.int64)
-            elif len(ids) and ids.min() < self._next_id:  # ids above all others cannot be taken
-                taken = self._taken(ids)
+                if contents.next_id + len(words) >= 2**63:
+                    raise ValueError(f"there are no new ids after {contents.next_id - 1}; give ids")
+                ids = np.arange(contents.next_id, contents.next_id + len(words), dtype=np.int64)
+            elif len(ids) and ids.min() < contents.next_id:  # ids above all others cannot be taken
+                taken = contents.has(ids)
                 if taken.any():
                     if not replace:
                         raise ValueError(f"id {ids[taken][0]} is taken; remove it first, or add with replace=True")
-                    self._remove(ids[taken])
-            if len(ids) == 0:
-                return ids
-            self._append(ids, words, columns or {})
-            self._next_id = max(self._next_id, int(ids.max()) + 1)
-            self._publish()
+                    contents = contents.without(ids[taken])
+            if len(ids):
+                next_id = max(contents.next_id, int(ids.max()) + 1)
+                self._contents = self._appended(contents, ids, words, columns or {})._replace(next_id=next_id)
             return ids
 
     def remove(self, ids: Ids) -> None:
         """Remove rows; an id that there is not is an error, and then nothing is removed."""
         with self.lock:
-            taken = self._taken(ids)
+            taken = self._contents.has(ids)
             if not taken.all():
                 raise ValueError(f"id {ids[~taken][0]} is not in the index")
-            self._remove(ids)
-            self._publish()
+            self._contents = self._contents.without(ids)
 
     def seal(self) -> tuple[Segment, ...]:
         """Turn the buffer into a segment too, and return all segments."""
         with self.lock:
-            self._seal_buffer()
-            self._publish()
-            return self._sealed
+            if self._contents.newest.n_rows:
+                self._contents = self._without_buffer(self._contents)
+            return self._contents.sealed
 
     def restore(self, segments: tuple[Segment, ...], next_id: int) -> None:
         """Put segments into an empty store."""
-        self._sealed, self._next_id = segments, next_id
-        self._publish()
+        self._contents = self._sealed(segments, next_id)
 
     def compact(self) -> None:
         """Drop removed rows and join all segments to one."""
         with self.lock:
             parts = [part for part in self.snapshot().segments if part.n_rows > part.n_removed]
-            is_compact = (
-                len(parts) == 1 and not parts[0].removed.size and any(parts[0] is part for part in self._sealed)
-            )
+            sealed = self._contents.sealed
+            is_compact = len(parts) == 1 and not parts[0].removed.size and any(parts[0] is part for part in sealed)
             if not is_compact:
-                self._sealed = (self._arranged(self._joined(parts)),) if parts else ()
-            self._buffer = self._new_buffer(0)
-            self._publish()
+                sealed = (self._arranged(self._joined(parts)),) if parts else ()
+            self._contents = self._sealed(sealed, self.next_id)
 
-    def _seal_buffer(self) -> None:
-        """Turn the buffer into a segment."""
-        rest = self._buffer.view().in_order().without_removed()
-        if rest.n_rows:
-            self._seal(rest)
-        self._buffer = self._new_buffer(0)
+    def _sealed(self, segments: tuple[Segment, ...], next_id: int) -> _Contents:
+        """Return contents with an empty buffer."""
+        buffer = _Buffer(self.n_bits, self.columns, 0)
+        return _Contents(segments, buffer, buffer.first(0, NOT_HIDDEN), next_id)
 
-    def _seal(self, segment: Segment) -> None:
+    def _without_buffer(self, contents: _Contents) -> _Contents:
+        """Return contents in which the rows of the buffer are in a segment."""
+        rest = contents.newest.in_order().without_removed()
+        segments = self._with_segment(contents.sealed, rest) if rest.n_rows else contents.sealed
+        return self._sealed(segments, contents.next_id)
+
+    def _with_segment(self, sealed: Sequence[Segment], segment: Segment) -> tuple[Segment, ...]:
         """Put a segment behind the others, joined with those before it that are not much larger."""
-        before = [part for part in self._sealed if part.n_rows > part.n_removed]
+        before = [part for part in sealed if part.n_rows > part.n_removed]
         parts = [segment]
         n_rows = segment.n_rows
         while before and before[-1].n_rows < 2 * n_rows and before[-1].n_rows + n_rows <= self._large_rows:
             parts.insert(0, before.pop())
             n_rows += parts[0].n_rows
         joined = self._joined(parts) if len(parts) > 1 else segment
-        self._sealed = (*before, self._arranged(joined))
+        return (*before, self._arranged(joined))
 
     def _arranged(self, segment: Segment) -> Segment:
         return segment if self.buckets is None else self.buckets.arrange(segment)
@@ -445,44 +478,25 @@ class RowStore:
         ids = np.concatenate([s.ids for s in segments])
         return Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
 
-    def _new_buffer(self, capacity: int) -> _Buffer:
-        return _Buffer(self.n_bits, self.columns, capacity)
-
-    def _taken(self, ids: Ids) -> NDArray[np.bool_]:
-        taken = Snapshot(self._sealed).contains(ids)
-        here = self._buffer.rows.keys() & ids.tolist()
-        return taken | np.isin(ids, list(here)) if here else taken
-
-    def _remove(self, ids: Ids) -> None:
-        changed = []
-        for segment in self._sealed:
-            rows = segment.find(ids)
-            rows = rows[rows >= 0]
-            changed.append(segment.without(rows) if len(rows) else segment)
-        self._sealed = tuple(segment for segment in changed if segment.n_rows > segment.n_removed)
-        self._buffer.remove(ids)
-
-    def _append(self, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> None:
+    def _appended(self, contents: _Contents, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> _Contents:
+        """Return contents with more rows."""
         if len(ids) >= self._buffer_rows // 2:
             segment = Segment(ids.copy(), CodeRows.of(words, self.n_bits), dict(columns), NOT_HIDDEN)
-            self._seal(segment.in_order())
-            return
-        needed = self._buffer.n_rows + len(ids)
-        if needed > self._buffer_rows:
-            self._seal_buffer()
-            needed = len(ids)
-        if needed > self._buffer.capacity:
+            return contents._replace(sealed=self._with_segment(contents.sealed, segment.in_order()))
+        if contents.newest.n_rows + len(ids) > self._buffer_rows:
+            contents = self._without_buffer(contents)
+        buffer, newest = contents.buffer, contents.newest
+        n_rows = newest.n_rows + len(ids)
+        if n_rows > buffer.capacity:
             # Twice the room each time: every row is copied twice at most, on average.
-            old = self._buffer
-            capacity = min(self._buffer_rows, max(needed, 2 * old.capacity, _LEAST_ROWS))
-            self._buffer = self._new_buffer(capacity)
-            view = old.view()
-            self._buffer.write(view.ids, view.codes.take(np.arange(old.n_rows)), view.columns)
-            self._buffer.rows, self._buffer.removed = old.rows, old.removed
-        self._buffer.write(ids, words, columns)
-
-    def _publish(self) -> None:
-        self._published = self._sealed, self._buffer.view()
+            capacity = min(self._buffer_rows, max(n_rows, 2 * buffer.capacity, _LEAST_ROWS))
+            buffer = _Buffer(self.n_bits, self.columns, capacity)
+            buffer.write(0, newest.ids, newest.codes.take(np.arange(newest.n_rows)), newest.columns)
+        buffer.write(newest.n_rows, ids, words, columns)
+        removed = newest.removed
+        if removed.size:
+            removed = np.concatenate([removed, np.zeros(len(ids), dtype=np.bool_)])
+        return contents._replace(buffer=buffer, newest=buffer.first(n_rows, removed))
 
     def __getstate__(self) -> dict[str, Any]:
         with self.lock:
@@ -490,7 +504,7 @@ class RowStore:
                 "n_bits": self.n_bits,
                 "columns": self.columns,
                 "buckets": self.buckets,
-                "next_id": self._next_id,
+                "next_id": self.next_id,
                 "segments": self.snapshot().segments,
             }
 

@@ -155,7 +155,7 @@ def test_segments_are_few(batch, buckets):
     store, ids = RowStore(N_BITS, COLUMNS, buckets), [37 * i % 256 for i in range(256)]
     for start in range(0, 256, batch):
         add(store, ids[start : start + batch])
-        sizes = [segment.n_rows for segment in store._sealed]
+        sizes = [segment.n_rows for segment in store._contents.sealed]
         assert all(size >= 2 * after for size, after in itertools.pairwise(sizes))
     assert len(sizes) <= 1 + np.log2(256 / 4)
     check(store.snapshot(), ids)
