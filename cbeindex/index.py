@@ -25,7 +25,7 @@ from .ingest import Ingest
 from .metrics import METRICS
 from .planner import MODES, RERANKS, Explanation, Plan, n_allowed, plan, ways
 from .rerank import AsymmetricQueries, Geometry
-from .results import RangeResult, SearchResult
+from .results import RangeResult, SearchResult, check_room
 from .search import Answer, Search, in_parts
 from .segments import RowStore, Snapshot
 from .sparserows import VectorRows
@@ -72,9 +72,11 @@ class CBEIndex(Saveable):
         None: every code is looked at. "clusters": similar codes stand together, and a search looks at the nearest of
         such cells; for large indexes. "substrings": tables of parts of the codes, for near duplicates.
     n_tables, table_bits : int, optional
-        For "substrings": how many tables, each of how many bits (at most 24).
+        For "substrings": how many tables (at most 16, or one for 8 bits of a code), each of how many bits (at most 24,
+        and fewer in segments that have less than half as many rows as a table would have entries).
     n_cells : int, optional
-        For "clusters": cells of each segment, at most one for 8 rows; by default twice the root of its rows.
+        For "clusters": cells of each segment; by default twice the root of its rows. At most one for 8 rows, and 16
+        times the root of the rows.
     seed : int
         Chooses the encoder.
 
@@ -278,10 +280,11 @@ class CBEIndex(Saveable):
         snapshot = state.rows.snapshot()
         n = n_allowed(allowed, denied)
         source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
+        check_room(source.n_rows, k)
         found = self._answers(
             source, state, snapshot, allowed, denied, n_threads, way, lambda search: search.nearest(way, way.k)
         )
-        result = SearchResult.joined(found)
+        result = SearchResult.joined(found).padded(k)
         return result.first() if source.is_single else result
 
     def range_search(

@@ -51,7 +51,7 @@ class Plan:
     rerank : {None, "asymmetric", "exact"}
         What distances are.
     k : int
-        Answers wanted.
+        Answers wanted, no more than there are rows.
     n_candidates : int or None
         Rows, the nearest by Hamming distance, that are re-ranked; None: the distance of every row is estimated.
     n_exact : int
@@ -140,6 +140,8 @@ def plan(
     """
     _refuse(k, mode, buckets, n_probes, has_vectors, can_estimate, rerank, n_candidates)
     n_rows = sum(part.n_rows for part in parts)
+    k = max(1, min(k, n_rows))
+    n_candidates = None if n_candidates is None else max(1, min(n_candidates, n_rows))
     reasons = []
     if rerank == "auto":
         rerank = "exact" if has_vectors else "asymmetric" if can_estimate else None

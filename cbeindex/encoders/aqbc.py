@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections
-from .._validation import VectorSource, as_count
+from .._validation import VectorSource, as_iterations, as_seed
 from .matrices import Matrix, alternate, nearest_orthonormal, training_blocks
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
 
 
 class AQBCEncoder(MatrixEncoder):
@@ -67,7 +67,7 @@ class AQBCEncoder(MatrixEncoder):
     name: ClassVar[str] = "aqbc"
     is_linear: ClassVar[bool] = False
     _at_most_dim: ClassVar[bool] = True
-    _checks: ClassVar[Checks] = {"seed": as_seed, "n_iter": as_count}
+    _checks: ClassVar[Checks] = {"seed": as_seed, "n_iter": as_iterations}
 
     seed: int
     n_iter: int

@@ -11,7 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._threads import as_n_threads, for_each_chunk
 from .._typing import Arrays, CodeBytes, Projections, Vectors
-from .._validation import VectorSource, as_count
+from .._validation import MOST_BITS, MOST_DIM, VectorSource, as_count
 
 # Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
 # blocks cost page faults as well (2**17: two a vector at dim 768).
@@ -40,8 +40,8 @@ class Encoder(ABC):
     """Whether projections are linear in the vector, so that distances can be estimated from them."""
 
     def __init__(self, dim: int, n_bits: int | None) -> None:
-        self.dim = as_count(dim, "dim")
-        self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits")
+        self.dim = as_count(dim, "dim", most=MOST_DIM)
+        self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits", most=MOST_BITS)
         self.centre: Vectors = np.zeros(self.dim, dtype=np.float32)
         self.is_fitted = False
 

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
-from .._validation import VectorSource, as_choice, as_count, as_positive, as_real
+from .._validation import VectorSource, as_choice, as_iterations, as_positive, as_real, as_seed
 from .base import Projector
 from .matrices import (
     Lengths,
@@ -19,7 +19,7 @@ from .matrices import (
     random_directions,
     training_blocks,
 )
-from .parametric import Checks, Layout, ParametricEncoder, as_seed
+from .parametric import Checks, Layout, ParametricEncoder
 
 KINDS = ("random", "learned")
 Pair: TypeAlias = tuple[Vectors, Vectors]
@@ -85,7 +85,7 @@ class BilinearEncoder(ParametricEncoder):
     _checks: ClassVar[Checks] = {
         "kind": as_kind,
         "seed": as_seed,
-        "n_iter": as_count,
+        "n_iter": as_iterations,
         "scale": as_positive,
         "scale_variance": lambda value, name: as_positive(value, name, zero=True),
         "overlap": as_real,

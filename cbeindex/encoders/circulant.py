@@ -11,13 +11,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._threads import as_n_threads
 from .._typing import Arrays, Projections, Spectrum, Vectors
-from .._validation import VectorSource, as_array, as_choice, as_count, as_flag, as_pairs, as_positive
+from .._validation import (
+    MOST_DIM,
+    VectorSource,
+    as_array,
+    as_choice,
+    as_count,
+    as_flag,
+    as_iterations,
+    as_pairs,
+    as_positive,
+    as_seed,
+    require_memory,
+)
 from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .convolution import CircularConvolution, fast_length
 from .direct import DirectConvolution
 from .learning import learn_spectrum
 
 KINDS = ("orthogonal", "random", "learned")
+
+# Blocks are drawn one by one, and a code that is so many times longer than its vector says nothing more of it.
+_MOST_BLOCKS = 2**16
+# Signs, as int8 and as float32, the spectrum and what transforms derive from it.
+_VALUE_BYTES = 16
 
 
 class CirculantEncoder(Encoder):
@@ -91,6 +108,10 @@ class CirculantEncoder(Encoder):
         super().__init__(dim, n_bits)
         self._set_options(kind, seed, lam, mu, n_iter)
         self.length = fast_length(self.dim) if as_flag(pad, "pad") else self.dim
+        if self.n_bits > _MOST_BLOCKS * self.length:
+            most = _MOST_BLOCKS * self.length
+            raise ValueError(f"n_bits must be at most {most} for vectors of {self.dim} values, got {self.n_bits}")
+        require_memory(_VALUE_BYTES * self._n_blocks(self.n_bits) * self.length, "an encoder of this length")
         self.signs, self.spectrum = self._draw()
         self.objective: NDArray[np.float64] = np.empty((len(self.signs), 0))
         self._prepare()
@@ -206,7 +227,7 @@ class CirculantEncoder(Encoder):
     @classmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
         """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again."""
-        dim = as_count(config["dim"], "dim")
+        dim = as_count(config["dim"], "dim", most=MOST_DIM)
         centre = as_array(arrays, "centre", np.float32, (dim,))  # first: it shows that there are so many
         encoder = cls.__new__(cls)
         Encoder.__init__(encoder, dim, config["n_bits"])
@@ -229,10 +250,10 @@ class CirculantEncoder(Encoder):
 
     def _set_options(self, kind: str, seed: int, lam: float, mu: float, n_iter: int) -> None:
         self.kind = as_choice(kind, "kind", KINDS)
-        self.seed = as_count(seed, "seed", least=0)
+        self.seed = as_seed(seed, "seed")
         self.lam = as_positive(lam, "lam")
         self.mu = as_positive(mu, "mu", zero=True)
-        self.n_iter = as_count(n_iter, "n_iter")
+        self.n_iter = as_iterations(n_iter, "n_iter")
 
     def _n_blocks(self, n_bits: int) -> int:
         return -(-n_bits // self.length)

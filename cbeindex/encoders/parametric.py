@@ -10,17 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._typing import Arrays, Projections, Vectors
-from .._validation import VectorSource, as_array, as_choice, as_count, as_flag
+from .._validation import MOST_BITS, MOST_DIM, VectorSource, as_array, as_choice, as_count, as_flag
 from .base import Encoder, Projector
 from .matrices import products, rows_per_product
 
 Checks: TypeAlias = dict[str, Callable[[Any, str], Any]]
 Layout: TypeAlias = dict[str, tuple[Any, tuple[int | None, ...]]]
-
-
-def as_seed(value: Any, name: str) -> int:
-    """Return `value` as an int of at least 0."""
-    return as_count(value, name, least=0)
 
 
 class ParametricEncoder(Encoder):
@@ -63,7 +58,8 @@ class ParametricEncoder(Encoder):
         """
         try:
             as_choice(config["encoder"], "encoder", (cls.name,))
-            dim, n_bits = as_count(config["dim"], "dim"), as_count(config["n_bits"], "n_bits")
+            dim = as_count(config["dim"], "dim", most=MOST_DIM)
+            n_bits = as_count(config["n_bits"], "n_bits", most=MOST_BITS)
             centre = _finite(arrays, "centre", np.float32, (dim,))  # first: it shows that dim is no fancy
             encoder = cls.__new__(cls)
             ParametricEncoder.__init__(encoder, dim, n_bits, **{name: config[name] for name in cls._checks})

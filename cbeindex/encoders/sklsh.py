@@ -8,9 +8,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
-from .._validation import VectorSource, as_positive
+from .._validation import VectorSource, as_positive, as_seed, require_memory
 from .matrices import OVERFLOW, read_blocks, sample_numbers
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
 
 # The default bandwidth: distances from so many rows to their neighbour of this rank, among so many rows.
 _N_QUERIES, _RANK, _N_ROWS = 256, 50, 10_000
@@ -127,6 +127,7 @@ class SKLSHEncoder(MatrixEncoder):
         """Draw frequencies for a known gamma."""
         if gamma is None:
             return np.empty((0, self.dim), dtype=np.float32)
+        require_memory(4 * self.dim * self.n_bits, "the matrix of frequencies")
         rng = np.random.default_rng(self.seed).spawn(1)[0]
         return rng.standard_normal((self.n_bits, self.dim), dtype=np.float32) * np.float32(np.sqrt(gamma))
 

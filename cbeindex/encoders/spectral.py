@@ -9,8 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
+from .._validation import as_seed
 from .matrices import OVERFLOW, principal_axes, products_of
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
 
 
 class SpectralEncoder(MatrixEncoder):
