@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from ._sorted import without
 from ._typing import Ids
 from .codes import HEAD_WORDS, n_words
 
@@ -215,7 +214,7 @@ def n_allowed(allow: Ids | None, deny: Ids | None) -> int | None:
     """Count the ids that a filter leaves; None where it does not say which."""
     if allow is None:
         return None
-    return len(allow if deny is None else np.setdiff1d(allow, deny))
+    return len(allow if deny is None else without(allow, deny))
 
 
 def _in_buckets(part: Part, k: int, n_probes: int | None) -> tuple[int, int]:
