@@ -127,6 +127,8 @@ def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
     """Return a copy of `arrays[name]` if it has this type and shape (None: any size there)."""
     array = arrays[name]
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be an array, got {type(array).__name__}")
     fits = array.ndim == len(shape) and all(want in (None, got) for got, want in zip(array.shape, shape, strict=True))
     if array.dtype != dtype or not fits:
         wanted = f"{np.dtype(dtype)} of shape {tuple(shape)}"

@@ -14,7 +14,7 @@ from . import candidates, scan
 from ._threads import as_n_threads
 from ._typing import Arrays, CodeBytes, Codes, Ids
 from ._validation import MOST_BITS, as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
-from .archive import Saveable
+from .archive import Saveable, options_of
 from .buckets import Tables, bucket_maker, substrings
 from .candidates import View
 from .codes import has_bits_past, n_bytes, to_bytes, to_words
@@ -274,7 +274,7 @@ class BinaryIndex(Saveable):
 
     @classmethod
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
-        index = cls(content["n_bits"], content["buckets"], **content["options"])
+        index = cls(content["n_bits"], content["buckets"], **options_of(content))
         return index, index._rows
 
     def _plan(self, snapshot: Snapshot, n: int, k: Any, mode: Any, n_probes: Any, n_allowed: int | None) -> Plan:

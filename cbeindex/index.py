@@ -16,7 +16,7 @@ from ._progress import progress_bar
 from ._threads import as_n_threads
 from ._typing import Arrays, Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
-from .archive import Saveable, encoder_content, load_encoder
+from .archive import Saveable, encoder_content, load_encoder, options_of
 from .buckets import bucket_maker
 from .columns import Column
 from .encoders import KINDS, CirculantEncoder, Encoder
@@ -433,7 +433,7 @@ class CBEIndex(Saveable):
             encoder=encoder,
             vectors=content["vectors"],
             buckets=content["buckets"],
-            **content["options"],
+            **options_of(content),
         )
         index._ingest = replace_fields(index._ingest, keeps_sparse=as_flag(content["sparse"], "sparse"))
         rows = index._ingest.new_rows() if index.is_fitted else index._ingest.first_rows()

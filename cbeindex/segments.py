@@ -241,7 +241,11 @@ class Snapshot(NamedTuple):
     def ids(self) -> Ids:
         """Return all ids, ascending."""
         parts = [s.ids[~s.removed] if s.removed.size else s.ids for s in self.segments]
-        return np.sort(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+        ids = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        twice = ids[1:][ids[1:] == ids[:-1]]
+        if twice.size:
+            raise CorruptIndexFileError(f"id {twice[0]} must not be there twice")
+        return ids
 
     def codes_of(self, ids: Ids, n_bits: int) -> Codes:
         """Return the codes of `ids`, all of which there are."""
@@ -410,6 +414,11 @@ class RowStore:
         """Put segments into an empty store."""
         self._sealed, self._next_id = segments, next_id
         self._publish()
+
+    def most_segments(self, n_rows: int) -> int:
+        """Return how many segments so many rows can be in: of two in turn, the first is twice the second, or large."""
+        large = max(1, self._large_rows)
+        return (large.bit_length() + 2) * (1 + 2 * n_rows // large)
 
     def compact(self) -> None:
         """Drop removed rows and join all segments to one."""

@@ -8,7 +8,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
-from .._validation import VectorSource, as_choice, as_iterations, as_positive, as_real, as_seed
+from .._validation import VectorSource, as_choice, as_iterations, as_real, as_seed
 from .base import Projector
 from .matrices import (
     Lengths,
@@ -86,8 +86,8 @@ class BilinearEncoder(ParametricEncoder):
         "kind": as_kind,
         "seed": as_seed,
         "n_iter": as_iterations,
-        "scale": as_positive,
-        "scale_variance": lambda value, name: as_positive(value, name, zero=True),
+        "scale": as_real,
+        "scale_variance": as_real,
         "overlap": as_real,
     }
 
@@ -202,6 +202,10 @@ class BilinearEncoder(ParametricEncoder):
         }
 
     def _check_arrays(self) -> None:
+        for name in ("left", "right"):
+            largest = float(np.abs(getattr(self, name)).max(initial=0))
+            if not 0 < largest < 1.01:
+                raise ValueError(f"{name} must have orthonormal columns, got values up to {largest:.3g}")
         (d1, c1), (d2, c2) = self.left.shape, self.right.shape
         if not (_holds(d1, d2, self.dim) and _holds(c1, c2, self.n_bits) and c1 <= d1 and c2 <= d2):
             shapes = f"{self.left.shape} and {self.right.shape}"

@@ -33,6 +33,8 @@ KINDS = ("orthogonal", "random", "learned")
 
 # Blocks are drawn one by one, and a code that is so many times longer than its vector says nothing more of it.
 _MOST_BLOCKS = 2**16
+# Mean squares of a spectrum with which float32 holds the projections of all vectors that an index takes.
+_LEAST_ENERGY, _LARGEST_ENERGY = 1e-24, 1e24
 # Signs, as int8 and as float32, the spectrum and what transforms derive from it.
 _VALUE_BYTES = 16
 
@@ -170,6 +172,8 @@ class CirculantEncoder(Encoder):
                     lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
                 )  # fmt: skip
                 objectives.append(objective)
+            if not _is_sound(self._energy(spectrum)):
+                raise ValueError("training overflowed: scale the vectors down, or choose other values of lam and mu")
             self.spectrum, self.objective = spectrum, np.array(objectives)
             self._prepare()
         self.centre, self._direct = centre, None
@@ -208,11 +212,12 @@ class CirculantEncoder(Encoder):
         whole, rest = divmod(self.n_bits, self.length)
         return (whole * self.length + rest**2 / self.length) / self.n_bits
 
-    def _energy(self) -> NDArray[np.float64]:
-        """Mean square of the whole spectrum of each block."""
-        weights = np.full(self.spectrum.shape[1], 2.0)
+    def _energy(self, spectrum: Spectrum | None = None) -> NDArray[np.float64]:
+        """Mean square of the whole spectrum of each block: of this encoder, or of one that it may get."""
+        spectrum = self.spectrum if spectrum is None else spectrum
+        weights = np.full(spectrum.shape[1], 2.0)
         weights[[0, -1] if self.length % 2 == 0 else [0]] = 1
-        energy: NDArray[np.float64] = (np.abs(self.spectrum.astype(np.complex128)) ** 2) @ weights / self.length
+        energy: NDArray[np.float64] = (np.abs(spectrum.astype(np.complex128)) ** 2) @ weights / self.length
         return energy
 
     def config(self) -> dict[str, Any]:
@@ -232,13 +237,19 @@ class CirculantEncoder(Encoder):
         encoder = cls.__new__(cls)
         Encoder.__init__(encoder, dim, config["n_bits"])
         encoder._set_options(config["kind"], config["seed"], config["lam"], config["mu"], config["n_iter"])
-        encoder.length = as_count(config["length"], "length", least=encoder.dim)
+        encoder.length = as_count(config["length"], "length", least=dim, most=2 * dim)
         n_blocks = encoder._n_blocks(encoder.n_bits)
         encoder.is_fitted = as_flag(config["fitted"], "fitted")
         encoder.centre = centre
         encoder.signs = as_array(arrays, "signs", np.int8, (n_blocks, encoder.dim))
         encoder.spectrum = as_array(arrays, "spectrum", np.complex64, (n_blocks, encoder.length // 2 + 1))
         encoder.objective = as_array(arrays, "objective", np.float64, (n_blocks, None))
+        if not (np.abs(encoder.signs) == 1).all():
+            raise ValueError("signs must be 1 or -1")
+        if not _is_sound(encoder._energy()):
+            raise ValueError(
+                f"spectrum must have a mean square from {_LEAST_ENERGY} to {_LARGEST_ENERGY} in each block"
+            )
         encoder._prepare()
         return encoder
 
@@ -320,6 +331,11 @@ class CirculantEncoder(Encoder):
 
     def _rows_per_block(self, source: VectorSource) -> int:
         return rows_per_block(self.n_bits) if source.is_sparse else self._convolve.rows_per_block()
+
+
+def _is_sound(energy: NDArray[np.float64]) -> bool:
+    """Tell whether spectra with these mean squares make projections that are neither lost nor infinite."""
+    return bool(((energy >= _LEAST_ENERGY) & (energy <= _LARGEST_ENERGY)).all())
 
 
 def _flip(rows: Vectors, centre: Vectors, signs: Vectors, out: Vectors) -> None:

@@ -13,6 +13,9 @@ from ..sparserows import SparseRows, VectorRows
 from .base import Encoder
 from .circulant import KINDS
 
+LARGEST_LENGTH = 1e18
+"""Of vectors whose distances float32 can hold, and so of their centre."""
+
 # Values of sparse rows that are dense at a time.
 _DENSE_FLOATS = 2**20
 
@@ -26,6 +29,9 @@ def checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
         raise ValueError(f"encoder must be for dim={dim}, got one for dim={encoder.dim}")
     if n_bits is not None and encoder.n_bits != as_count(n_bits, "n_bits"):
         raise ValueError(f"n_bits is {n_bits}, but the encoder makes {encoder.n_bits} bits; leave n_bits out")
+    length = np.linalg.norm(np.asarray(getattr(encoder, "centre", 0.0), dtype=np.float64))
+    if not length <= LARGEST_LENGTH:
+        raise ValueError(f"encoder must have a centre of length up to {LARGEST_LENGTH:g}, got {length:.3g}")
     copied: Encoder = copy.deepcopy(encoder)
     return copied
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import as_iterations, as_positive, as_real, as_seed
+from .._validation import as_iterations, as_real, as_seed
 from .matrices import (
     OVERFLOW,
     Lengths,
@@ -75,8 +75,8 @@ class ITQEncoder(MatrixEncoder):
     _checks: ClassVar[Checks] = {
         "seed": as_seed,
         "n_iter": as_iterations,
-        "scale": as_positive,
-        "scale_variance": lambda value, name: as_positive(value, name, zero=True),
+        "scale": as_real,
+        "scale_variance": as_real,
         "overlap": as_real,
     }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
@@ -147,6 +148,12 @@ class SKLSHEncoder(MatrixEncoder):
     def _check_arrays(self) -> None:
         if self.is_fitted and self.gamma_used is None:
             raise ValueError("gamma_used must be a number in a fitted encoder, got None")
+        super()._check_arrays()
+        if not ((self.phases >= 0) & (self.phases <= 7)).all() or not (np.abs(self.thresholds) <= 1).all():
+            raise ValueError("phases must be from 0 to 2 pi and thresholds from -1 to 1")
+
+    def _largest_weight(self) -> float:
+        return super()._largest_weight() * math.sqrt(self.gamma_used or 0.0)
 
 
 def _neighbour_square(source: VectorSource, centre: Vectors) -> float:
