@@ -1,5 +1,7 @@
 """What comes from outside is coerced here and nowhere else."""
 
+from __future__ import annotations
+
 import operator
 import os
 import sys
@@ -156,6 +158,8 @@ class VectorSource:
     dim : int
     name : str
         What messages call it.
+    first : int
+        The number in messages of the first row.
 
     Attributes
     ----------
@@ -165,8 +169,8 @@ class VectorSource:
     is_sparse : bool
     """
 
-    def __init__(self, array: ArrayLike | SparseRows, dim: int, name: str = "X") -> None:
-        self._name, self.dim = name, dim
+    def __init__(self, array: ArrayLike | SparseRows, dim: int, name: str = "X", first: int = 0) -> None:
+        self.name, self.dim, self.first = name, dim, first
         self._rows: Any
         if isinstance(array, SparseRows):
             self._rows, self.n_rows, self.is_single, self.is_sparse = array, len(array), False, True
@@ -181,6 +185,10 @@ class VectorSource:
             raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {shape}")
         self.n_rows = int(self._rows.shape[0])
         self.is_sparse = is_sparse(self._rows)
+
+    def part(self, first: int, rows: VectorRows) -> VectorSource:
+        """Return rows that were read from row `first` on, and prepared: messages name them as rows of this source."""
+        return VectorSource(rows, self.dim, self.name, self.first + first)
 
     def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
         """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""
@@ -248,10 +256,10 @@ class VectorSource:
         values = self.read(slice(row, row + 1))
         if np.isfinite(values).all():
             raise ValueError(
-                f"{self._name} must be small enough for sums of {values.size} values in float32, "
-                f"row {row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
+                f"{self.name} must be small enough for sums of {values.size} values in float32, "
+                f"row {self.first + row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
             )
-        raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
+        raise ValueError(f"{self.name} must be finite in float32, row {self.first + row} is not")
 
 
 def _finite(rows: VectorRows) -> Mask:

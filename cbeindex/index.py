@@ -495,7 +495,7 @@ class CBEIndex(Saveable):
             queries = margins = None
             prepared = self._ingest.prepare(source, first, vectors)
             if state.encoder is not None and state.geometry is not None:
-                projections = project_rows(state.encoder, prepared, threads)
+                projections = project_rows(state.encoder, source.part(first, prepared), threads)
                 queries = (
                     AsymmetricQueries.of(prepared, projections, state.geometry, self._metric)
                     if way.estimates

@@ -168,5 +168,6 @@ def refuse_negative(source: VectorSource) -> None:
         if negative.any():
             row = int(negative.argmax())
             raise ValueError(
-                f"X must not be negative for angular quantisation, row {start + row} has a value of {rows[row].min()}"
+                f"{source.name} must not be negative for angular quantisation, "
+                f"row {source.first + start + row} has a value of {rows[row].min()}"
             )

@@ -11,6 +11,7 @@ from .._typing import Projections, Vectors
 from .._validation import VectorSource, as_choice, as_iterations, as_real, as_seed
 from .base import Projector
 from .matrices import (
+    OVERFLOW,
     Lengths,
     Matrix,
     alternate,
@@ -173,7 +174,10 @@ class BilinearEncoder(ParametricEncoder):
                 total += np.tensordot(turned, signs, shared)
             return product, total
 
-        square = sum(float(np.square(rows - centre, dtype=np.float64).sum()) for _, rows in training_blocks(source))
+        with np.errstate(over="ignore"):
+            square = sum(float(np.square(rows - centre, dtype=np.float64).sum()) for _, rows in training_blocks(source))
+        if not np.isfinite(square):
+            raise ValueError(OVERFLOW)
         if not square > 0:
             raise ValueError("kind 'learned' needs rows that differ, all rows are equal")
         largest = np.sqrt(self.n_bits * source.n_rows * square)

@@ -35,6 +35,8 @@ KINDS = ("orthogonal", "random", "learned")
 _MOST_BLOCKS = 2**16
 # Mean squares of a spectrum with which float32 holds the projections of all vectors that an index takes.
 _LEAST_ENERGY, _LARGEST_ENERGY = 1e-24, 1e24
+# Weights in training that leave something of the other terms.
+_LARGEST_WEIGHT = 1e6
 # Signs, as int8 and as float32, the spectrum and what transforms derive from it.
 _VALUE_BYTES = 16
 
@@ -166,11 +168,12 @@ class CirculantEncoder(Encoder):
                     _flip(taken, centre, self._float_signs[block : block + 1], out=flipped)
                     return flipped[:, 0]
 
-                spectrum[block], objective = learn_spectrum(
-                    flipped_rows, source.n_rows, spectrum[block], self.length,
-                    n_bits=min(self.length, self.n_bits - block * self.length),
-                    lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
-                )  # fmt: skip
+                with np.errstate(over="ignore", invalid="ignore"):  # it looks at what comes of it
+                    spectrum[block], objective = learn_spectrum(
+                        flipped_rows, source.n_rows, spectrum[block], self.length,
+                        n_bits=min(self.length, self.n_bits - block * self.length),
+                        lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
+                    )  # fmt: skip
                 objectives.append(objective)
             if not _is_sound(self._energy(spectrum)):
                 raise ValueError("training overflowed: scale the vectors down, or choose other values of lam and mu")
@@ -262,8 +265,10 @@ class CirculantEncoder(Encoder):
     def _set_options(self, kind: str, seed: int, lam: float, mu: float, n_iter: int) -> None:
         self.kind = as_choice(kind, "kind", KINDS)
         self.seed = as_seed(seed, "seed")
-        self.lam = as_positive(lam, "lam")
-        self.mu = as_positive(mu, "mu", zero=True)
+        self.lam, self.mu = as_positive(lam, "lam"), as_positive(mu, "mu", zero=True)
+        if not 1 / _LARGEST_WEIGHT <= self.lam <= _LARGEST_WEIGHT or self.mu > _LARGEST_WEIGHT:
+            most = f"{_LARGEST_WEIGHT:g}"
+            raise ValueError(f"lam must be from 1 / {most} to {most}, mu from 0 to {most}, got {lam} and {mu}")
         self.n_iter = as_iterations(n_iter, "n_iter")
 
     def _n_blocks(self, n_bits: int) -> int:

@@ -9,7 +9,6 @@ import numpy as np
 
 from .._typing import Projections
 from .._validation import VectorSource, as_count
-from ..sparserows import SparseRows, VectorRows
 from .base import Encoder
 from .circulant import KINDS
 
@@ -48,13 +47,13 @@ def fitted_copy(prototype: Encoder, sample: Any) -> Encoder:
     return encoder
 
 
-def project_rows(encoder: Encoder, rows: VectorRows, n_threads: int) -> Projections:
+def project_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> Projections:
     """Project rows; encoders that are not ours need not know about threads, nor about sparse rows."""
     if isinstance(encoder, Encoder):
-        return encoder.project_source(VectorSource(rows, encoder.dim), n_threads)
-    if not isinstance(rows, SparseRows):
-        return np.asarray(encoder.project(rows), dtype=np.float32)
-    parts = [encoder.project(block) for _, block in VectorSource(rows, encoder.dim).blocks(_DENSE_FLOATS)]
+        return encoder.project_source(rows, n_threads)
+    if not rows.is_sparse:
+        return np.asarray(encoder.project(rows.read(slice(None))), dtype=np.float32)
+    parts = [encoder.project(block) for _, block in rows.blocks(_DENSE_FLOATS)]
     return np.concatenate([np.empty((0, encoder.n_bits)), *parts]).astype(np.float32)
 
 

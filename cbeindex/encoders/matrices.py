@@ -78,7 +78,8 @@ class Lengths(NamedTuple):
         squares, P_squares = _squares(first - second), _squares(P_first - P_second)
         differ = squares > 0
         scale = float(squares[differ].sum() / P_squares[differ].sum())
-        variance = float(np.mean((scale * P_squares[differ] / squares[differ] - 1) ** 2))
+        relative = scale * P_squares[differ] / squares[differ] - 1
+        variance = float(relative @ relative) / max(1, len(relative))
         lengths, P_lengths = _squares(first), _squares(P_first)
         kept = np.divide(lengths, P_lengths, out=np.zeros(half), where=P_lengths > 0)
         misses = kept * np.einsum("ij,ij->i", P_first, P_second) - np.einsum("ij,ij->i", first, second)

@@ -95,8 +95,9 @@ class SpectralEncoder(MatrixEncoder):
         weights = principal_axes(source, centre, self.n_bits).astype(np.float32)
         products = products_of(source, centre, weights)
         lower, upper = products.min(axis=0), products.max(axis=0)
-        if not np.isfinite(upper - lower).all():
-            raise ValueError(OVERFLOW)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(upper - lower).all():
+                raise ValueError(OVERFLOW)
         axes, modes = slowest_modes(upper - lower, self.n_bits)
         used, axes = np.unique(axes, return_inverse=True)
         self.centre, self.weights = centre, weights[used]
