@@ -12,6 +12,9 @@ from itertools import count
 
 from ._validation import as_count
 
+# More than any machine has cores; work is cut into parts by the number that was asked for.
+_MOST_THREADS = 1024
+
 _pool: ThreadPoolExecutor | None = None
 _pool_lock = threading.Lock()
 
@@ -25,7 +28,7 @@ def n_cores() -> int:
 
 def as_n_threads(n_threads: int | None) -> int:
     """Return how many threads to use; None means one for each core."""
-    return n_cores() if n_threads is None else as_count(n_threads, "n_threads")
+    return n_cores() if n_threads is None else as_count(n_threads, "n_threads", most=_MOST_THREADS)
 
 
 def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threads: int) -> None:

@@ -1,6 +1,9 @@
 """What comes from outside is coerced here and nowhere else."""
 
+from __future__ import annotations
+
 import operator
+import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
@@ -13,26 +16,70 @@ from .sparserows import SparseRows, VectorRows
 
 Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
 
+MOST_DIM = 2**31 - 64
+"""Columns of sparse vectors are int32, and so is the default of `n_bits`, a multiple of 64."""
 
-def as_count(value: Any, name: str, *, least: int = 1) -> int:
-    """Return `value` as an int of at least `least`."""
+MOST_BITS = 2**31 - 1
+"""Hamming distances are int32."""
+
+MOST_SEED = 2**128 - 1
+"""As many bits as numpy recommends for a seed."""
+
+MOST_ITERATIONS = 10_000
+"""Training converges after some tens of iterations."""
+
+# Digits of a number that a message shows.
+_MOST_DIGITS = 50
+
+
+def as_count(value: Any, name: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
+    """Return `value` as an int from `least` to `most`, by default what int64 holds."""
     try:
         count = operator.index(value)
-        if isinstance(value, bool):
+        if isinstance(value, (bool, np.bool_)):
             raise TypeError
     except TypeError:
         raise TypeError(f"{name} must be an integer, got {type(value).__name__}") from None
     if count < least:
-        raise ValueError(f"{name} must be at least {least}, got {count}")
+        raise ValueError(f"{name} must be at least {least}, got {_number_text(count)}")
+    if count > most:
+        raise ValueError(f"{name} must be at most {most}, got {_number_text(count)}")
     return count
+
+
+def _number_text(number: int) -> str:
+    """Show a number of any length."""
+    n_digits = int(number.bit_length() * 0.30103) + 1
+    return str(number) if n_digits <= _MOST_DIGITS else f"a number of about {n_digits} digits"
+
+
+def as_iterations(value: Any, name: str) -> int:
+    """Return `value` as a number of iterations of training."""
+    return as_count(value, name, most=MOST_ITERATIONS)
+
+
+def as_seed(value: Any, name: str) -> int:
+    """Return `value` as a seed of random numbers."""
+    return as_count(value, name, least=0, most=MOST_SEED)
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine; where it does not tell, as much as it can address."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize
+
+
+def require_memory(n_bytes: int, what: str) -> None:
+    """Raise MemoryError if `what` needs more than this machine has, before a part of it is allocated."""
+    if n_bytes > memory_bytes():
+        raise MemoryError(f"{what} needs {n_bytes / 1e9:,.3g} GB, this machine has {memory_bytes() / 1e9:,.3g} GB")
 
 
 def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
     """Return `value` as a finite float above 0 (or at least 0 with `zero`)."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    number = _as_float(value, name)
     if not (0 <= number < float("inf")) or (number == 0 and not zero):
         raise ValueError(f"{name} must be finite and {'at least' if zero else 'above'} 0, got {value!r}")
     return number
@@ -40,13 +87,21 @@ def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
 
 def as_real(value: Any, name: str) -> float:
     """Return `value` as a float that is not NaN."""
-    try:
-        number = float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    number = _as_float(value, name)
     if number != number:
         raise ValueError(f"{name} must not be NaN")
     return number
+
+
+def _as_float(value: Any, name: str) -> float:
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must fit a float, got {_number_text(int(value))}") from None
 
 
 def as_probability(value: Any, name: str) -> float:
@@ -74,6 +129,8 @@ def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
 def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
     """Return a copy of `arrays[name]` if it has this type and shape (None: any size there)."""
     array = arrays[name]
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be an array, got {type(array).__name__}")
     fits = array.ndim == len(shape) and all(want in (None, got) for got, want in zip(array.shape, shape, strict=True))
     if array.dtype != dtype or not fits:
         wanted = f"{np.dtype(dtype)} of shape {tuple(shape)}"
@@ -101,6 +158,8 @@ class VectorSource:
     dim : int
     name : str
         What messages call it.
+    first : int
+        The number in messages of the first row.
 
     Attributes
     ----------
@@ -110,8 +169,8 @@ class VectorSource:
     is_sparse : bool
     """
 
-    def __init__(self, array: ArrayLike | SparseRows, dim: int, name: str = "X") -> None:
-        self._name, self.dim = name, dim
+    def __init__(self, array: ArrayLike | SparseRows, dim: int, name: str = "X", first: int = 0) -> None:
+        self.name, self.dim, self.first = name, dim, first
         self._rows: Any
         if isinstance(array, SparseRows):
             self._rows, self.n_rows, self.is_single, self.is_sparse = array, len(array), False, True
@@ -126,6 +185,10 @@ class VectorSource:
             raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {shape}")
         self.n_rows = int(self._rows.shape[0])
         self.is_sparse = is_sparse(self._rows)
+
+    def part(self, first: int, rows: VectorRows) -> VectorSource:
+        """Return rows that were read from row `first` on, and prepared: messages name them as rows of this source."""
+        return VectorSource(rows, self.dim, self.name, self.first + first)
 
     def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
         """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""
@@ -193,10 +256,10 @@ class VectorSource:
         values = self.read(slice(row, row + 1))
         if np.isfinite(values).all():
             raise ValueError(
-                f"{self._name} must be small enough for sums of {values.size} values in float32, "
-                f"row {row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
+                f"{self.name} must be small enough for sums of {values.size} values in float32, "
+                f"row {self.first + row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
             )
-        raise ValueError(f"{self._name} must be finite in float32, row {row} is not")
+        raise ValueError(f"{self.name} must be finite in float32, row {self.first + row} is not")
 
 
 def _finite(rows: VectorRows) -> Mask:
@@ -291,8 +354,15 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
 
 
 def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
-    """Return ids that may or may not be answers, sorted; they need not exist."""
-    return None if ids is None else np.unique(as_ids(ids, name, unknown=True))
+    """Return ids that may or may not be answers, ascending, each of them once; they need not exist."""
+    if ids is None:
+        return None
+    given = as_ids(ids, name, unknown=True)
+    if (given[1:] > given[:-1]).all():
+        return given
+    ordered = np.sort(given)  # np.unique would look for repetitions by a hash table, in ten times the time
+    distinct: Ids = ordered[np.append(True, ordered[1:] > ordered[:-1])]
+    return distinct
 
 
 def is_id(value: object) -> bool:

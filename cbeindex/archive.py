@@ -1,12 +1,13 @@
 """What an index file says of an index: rows and encoders as named arrays and plain values, and back.
 
 The values that come back from a file are not to be trusted: whatever is used as a place in memory is checked here, or,
-where that would mean to read all of a mapped array, when it is first used.
+where that would mean to read all of a mapped array, when it is first used. `Archive.check` reads all of it.
 """
 
 from __future__ import annotations
 
 import os
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
@@ -15,7 +16,7 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from . import storage
+from . import kernels, storage
 from ._typing import Arrays
 from ._validation import as_choice, as_count, as_flag
 from .buckets import Cells, Clusters, Substrings, Tables
@@ -29,6 +30,9 @@ from .errors import CorruptIndexFileError
 from .segments import NO_RANKS, NOT_HIDDEN, RowStore, Segment, Snapshot
 from .sparserows import SparseRows
 from .storage import Stored
+
+# Rows of a column that are checked at a time.
+_CHECK_ROWS = 2**14
 
 _KINDS_OF_BUCKETS = {Clusters: "cells", Substrings: "tables"}
 
@@ -90,15 +94,14 @@ class Archive:
     def load_rows(self, rows: RowStore) -> None:
         """Fill an empty store with the rows of the file."""
         with naming(self.stored):
-            described = self.stored.content["rows"]
-            names = [entry["name"] for entry in described["segments"]]
-            if len(set(names)) < len(names):  # it would cost a file nothing to claim any number of rows
-                raise ValueError("each segment must have a name of its own")
+            described = value_of(self.stored.content, "rows", dict)
+            entries = value_of(described, "segments", list)
+            next_id = as_count(value_of(described, "next_id"), "next_id", least=0, most=2**63)
+            _check_entries(entries, self.stored.sequence, rows)
             self.saved = [
-                Saved(entry["name"], entry["removed"], _load_segment(entry, self.stored.arrays, rows))
-                for entry in described["segments"]
+                Saved(entry["name"], entry["removed"], _load_segment(entry, self.stored.arrays, rows, next_id))
+                for entry in entries
             ]
-            next_id = as_count(described["next_id"], "next_id", least=0)
             rows.restore(tuple(saved.segment for saved in self.saved), next_id)
 
     def check(self, rows: RowStore) -> None:
@@ -107,19 +110,13 @@ class Archive:
             segments = tuple(saved.segment for saved in self.saved)
             for segment in segments:
                 segment.check(rows.columns)
-                if segment.ids.max() >= rows.next_id:
-                    raise CorruptIndexFileError(
-                        f"new ids must not start at {rows.next_id}, {segment.ids.max()} is taken"
-                    )
+                for name, column in segment.columns.items():
+                    _check_values(name, column)
                 if _has_spare_bits(segment.codes, rows.n_bits):
                     raise CorruptIndexFileError(f"codes must have zeros past bit {rows.n_bits - 1}")
-                tables = segment.buckets
-                if isinstance(tables, Tables) and (np.sort(tables.rows, axis=1) != np.arange(segment.n_rows)).any():
-                    raise CorruptIndexFileError("a table must have each row once")
-            ids = Snapshot(segments).ids()
-            twice = ids[1:][ids[1:] == ids[:-1]]
-            if twice.size:
-                raise CorruptIndexFileError(f"id {twice[0]} must not be there twice")
+                if isinstance(segment.buckets, Tables):
+                    _check_tables(segment.buckets, segment.codes)
+            Snapshot(segments).ids()  # refuses repetitions
 
 
 class Saveable(ABC):
@@ -222,14 +219,36 @@ def verify(path: str | os.PathLike[str]) -> None:
 
 @contextmanager
 def naming(stored: Stored) -> Iterator[None]:
-    """Turn what goes wrong while a file is understood into one error that names the file."""
+    """Turn what checks say of the values of a file into an error that names the file.
+
+    Only these: a lack of memory, for one, is no fault of the file.
+    """
     try:
         yield
-    except (KeyError, TypeError, ValueError, AttributeError, ArithmeticError, RecursionError, MemoryError) as error:
+    except (KeyError, TypeError, ValueError) as error:
         what = f"{error.args[0]!r} is missing" if isinstance(error, KeyError) else str(error)
         raise CorruptIndexFileError(f"{stored.path}: {what}") from error
     except CorruptIndexFileError as error:
         raise CorruptIndexFileError(f"{stored.path}: {error}") from None
+
+
+def value_of(values: Any, name: str, kind: type = object) -> Any:
+    """Return a value of the content of a file, which must be there and of this type."""
+    if not isinstance(values, dict):
+        raise ValueError(f"{name!r} must be in an object, got {type(values).__name__}")
+    if name not in values:
+        raise ValueError(f"{name!r} is missing")
+    if not isinstance(values[name], kind):
+        raise ValueError(f"{name!r} must be of type {kind.__name__}, got {type(values[name]).__name__}")
+    return values[name]
+
+
+def options_of(content: dict[str, Any]) -> dict[str, Any]:
+    """Return the options of buckets, for the constructor to check like those of a user."""
+    options: dict[str, Any] = value_of(content, "options", dict)
+    for name in options:
+        as_choice(name, "the name of an option", ("n_tables", "table_bits", "n_cells"))
+    return options
 
 
 def encoder_content(encoder: Encoder) -> tuple[dict[str, Any], Arrays]:
@@ -241,7 +260,7 @@ def encoder_content(encoder: Encoder) -> tuple[dict[str, Any], Arrays]:
 
 def load_encoder(config: Any, arrays: Arrays, dim: int, n_bits: int) -> Encoder:
     """Rebuild an encoder."""
-    kind = ENCODERS[as_choice(config["encoder"], "encoder", tuple(ENCODERS))]
+    kind = ENCODERS[as_choice(value_of(config, "encoder"), "encoder", tuple(ENCODERS))]
     prefix = "encoder/"
     own = {name.removeprefix(prefix): array for name, array in arrays.items() if name.startswith(prefix)}
     for name, array in own.items():
@@ -257,6 +276,26 @@ def _has_spare_bits(codes: CodeRows, n_bits: int) -> bool:
     """Tell whether codes have ones past `n_bits`."""
     last = codes.tail[:, -1] if codes.tail.shape[1] else codes.head[:, -1] if codes.n_head else np.uint64(0)
     return n_bits % 64 > 0 and bool((last >> np.uint64(n_bits % 64)).any())
+
+
+def _check_values(name: str, column: Any) -> None:
+    """Raise CorruptIndexFileError if a column has values that distances cannot be computed from."""
+    values = column.values if isinstance(column, SparseRows) else column
+    for start in range(0, len(values), _CHECK_ROWS):
+        some = values[start : start + _CHECK_ROWS]
+        if not np.isfinite(some).all():
+            raise CorruptIndexFileError(f"{name} must be finite")
+        if name in ("factors", "spreads") and (some < 0).any():
+            raise CorruptIndexFileError(f"{name} must be 0 or more")
+
+
+def _check_tables(tables: Tables, codes: CodeRows) -> None:
+    """Raise CorruptIndexFileError if tables are not those of the codes."""
+    for table, first_bit in enumerate(tables.first_bits):
+        starts, rows = np.zeros_like(tables.starts[table]), np.empty_like(tables.rows[table])
+        kernels.tables.fill(codes.tail, first_bit, tables.table_bits, starts, rows)
+        if not np.array_equal(starts, tables.starts[table]) or not np.array_equal(rows, tables.rows[table]):
+            raise CorruptIndexFileError(f"table {table} must have each row once, at the value of its code")
 
 
 def _is_same(old: Any, new: Any) -> bool:
@@ -323,11 +362,33 @@ def _describe_buckets(buckets: Any) -> dict[str, Any] | None:
     return None
 
 
-def _load_segment(entry: Any, arrays: Arrays, rows: RowStore) -> Segment:
+def _check_entries(entries: list[Any], sequence: int, rows: RowStore) -> None:
+    """Raise ValueError if segments are not such as saves up to this one have left."""
+    n_rows = sum(as_count(value_of(entry, "n_rows"), "n_rows", most=2**31 - 1) for entry in entries)
+    if len(entries) > rows.most_segments(n_rows):  # each of them costs time, whatever its size
+        raise ValueError(f"{n_rows} rows must be in at most {rows.most_segments(n_rows)} segments, got {len(entries)}")
+    names = set()
+    for entry in entries:
+        name, removed = value_of(entry, "name", str), value_of(entry, "removed")
+        # Names of later saves have larger numbers, so that none of them is taken.
+        if not _is_earlier(re.fullmatch(r"segment ([0-9]{1,19})\.[0-9]{1,19}", name), sequence):
+            raise ValueError(f"a segment must have a name of save {sequence} or before, got {name!r}")
+        if name in names:  # it would cost a file nothing to claim any number of rows
+            raise ValueError(f"each segment must have a name of its own, {name!r} comes twice")
+        names.add(name)
+        pattern = re.escape(name) + r"/removed ([0-9]{1,19})"
+        if removed is not None and not _is_earlier(re.fullmatch(pattern, str(removed)), sequence):
+            raise ValueError(f"removed rows of {name} must be marked by itself, in save {sequence} or before")
+
+
+def _is_earlier(name: re.Match[str] | None, sequence: int) -> bool:
+    """Tell whether a name fits, and the number in it is that of a save up to this one."""
+    return name is not None and int(name[1]) <= sequence
+
+
+def _load_segment(entry: Any, arrays: Arrays, rows: RowStore, next_id: int) -> Segment:
     """Rebuild a segment."""
-    name, n_rows = entry["name"], as_count(entry["n_rows"], "n_rows")
-    if n_rows >= 2**31:
-        raise ValueError(f"a segment has fewer than 2**31 rows, got {n_rows}")
+    name, n_rows = entry["name"], entry["n_rows"]
 
     def array(part: str, dtype: Any, *shape: int | None) -> Any:
         found = arrays[f"{name}/{part}"]
@@ -339,8 +400,8 @@ def _load_segment(entry: Any, arrays: Arrays, rows: RowStore) -> Segment:
             raise ValueError(f"section {name}/{part} must be {wanted}, got {found.dtype} of shape {found.shape}")
         return found
 
-    buckets = entry["buckets"] if entry["buckets"] is None else dict(entry["buckets"])
-    kind = None if buckets is None else as_choice(buckets["kind"], "buckets", ("cells", "tables"))
+    buckets = value_of(entry, "buckets")
+    kind = None if buckets is None else as_choice(value_of(buckets, "kind"), "buckets", ("cells", "tables"))
     if kind not in (None, _KINDS_OF_BUCKETS.get(type(rows.buckets))):
         raise ValueError(f"an index with these buckets has no {kind}")
     layout = CodeRows.empty(0, rows.n_bits, by_row=kind == "tables")
@@ -355,11 +416,19 @@ def _load_segment(entry: Any, arrays: Arrays, rows: RowStore) -> Segment:
         if removed.dtype != np.bool_ or removed.shape != (n_rows,):
             raise ValueError(f"section {entry['removed']} must be bool of shape {(n_rows,)}")
         removed = removed.view(np.uint8) != 0  # a mapped section may hold anything
+    ids = array("ids", np.int64, n_rows)
     order = ranks = NO_RANKS
+    ends = [0, -1]
     if kind == "cells":
         order, ranks = array("order", np.int32, n_rows), array("ranks", np.int32, n_rows)
+        ends = [int(row) for row in order[ends]]
+        if min(ends) < 0 or max(ends) >= n_rows:
+            raise ValueError(f"the order of rows must be of numbers below {n_rows}")
+    first, last = (int(ids[row]) for row in ends)
+    if not 0 <= first <= last < next_id:
+        raise ValueError(f"ids must ascend from 0 or more to below next_id = {next_id}, got {first} to {last}")
     return Segment(
-        array("ids", np.int64, n_rows),
+        ids,
         codes,
         columns,
         removed,
@@ -384,7 +453,7 @@ def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], r
     if kind is None:
         return None
     if kind == "cells":
-        n_cells = as_count(described["n_cells"], "n_cells")
+        n_cells = as_count(value_of(described, "n_cells"), "n_cells")
         n_cell_words = min(n_words(rows.n_bits), CELL_WORDS)
         signs = array("cells/centroids", np.uint64, n_cells, n_cell_words)
         if as_flag(described.get("weights", False), "weights"):
@@ -394,16 +463,15 @@ def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], r
         offsets = array("cells/offsets", np.int64, n_cells + 1)
         if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
             raise ValueError(f"cells must divide the {n_rows} rows")
-        n_probes = tuple(as_count(n, "n_probes") for n in described["n_probes"])
+        n_probes = tuple(as_count(n, "n_probes") for n in value_of(described, "n_probes", list))
         if len(n_probes) != 3 or max(n_probes) > n_cells:
             raise ValueError(f"n_probes must be three numbers up to n_cells = {n_cells}, got {n_probes}")
         return Cells(centroids, offsets, n_probes)
-    table_bits = as_count(described["table_bits"], "table_bits")
-    n_tables = as_count(described["n_tables"], "n_tables")
-    if table_bits > MOST_TABLE_BITS:
-        raise ValueError(f"table_bits must be at most {MOST_TABLE_BITS}, got {table_bits}")
+    table_bits = as_count(value_of(described, "table_bits"), "table_bits", most=MOST_TABLE_BITS)
+    n_tables = as_count(value_of(described, "n_tables"), "n_tables", most=rows.n_bits // table_bits)
     first_bits = array("tables/first_bits", np.int64, n_tables)
-    if first_bits.min() < 0 or int(first_bits.max()) + table_bits > rows.n_bits:
-        raise ValueError(f"tables must be of the {rows.n_bits} bits of codes")
+    # What differs in one of them must not count in another, or the nearest rows could be missed.
+    if not np.array_equal(first_bits, np.arange(n_tables) * (rows.n_bits // n_tables)):
+        raise ValueError(f"tables must share out the {rows.n_bits} bits of codes evenly")
     starts = array("tables/starts", np.int32, n_tables, 2**table_bits + 1)
     return Tables(table_bits, first_bits, starts, array("tables/rows", np.int32, n_tables, n_rows), is_checked=False)

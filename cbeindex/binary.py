@@ -13,13 +13,13 @@ from numpy.typing import ArrayLike
 from . import candidates, scan
 from ._threads import as_n_threads
 from ._typing import Arrays, CodeBytes, Codes, Ids
-from ._validation import as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
-from .archive import Saveable
+from ._validation import MOST_BITS, as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
+from .archive import Saveable, options_of
 from .buckets import Tables, bucket_maker, substrings
 from .candidates import View
 from .codes import has_bits_past, n_bytes, to_bytes, to_words
 from .planner import MODES, Explanation, Plan, n_allowed, plan, ways
-from .results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, nearest_of, ranges_of
+from .results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, check_room, nearest_of, ranges_of
 from .segments import RowStore, Snapshot
 
 
@@ -37,10 +37,12 @@ class BinaryIndex(Saveable):
         None: every code is looked at. "substrings": tables of parts of the codes find near duplicates fast, and
         exactly. "clusters": similar codes stand together, and a search looks at the nearest of such cells.
     n_tables, table_bits : int, optional
-        For "substrings": how many tables, each of how many bits (at most 24). By default about log2(n) bits, and 16
-        tables or as many as the code has room for.
+        For "substrings": how many tables (at most 16, or one for 8 bits of a code), each of how many bits (at most 24,
+        and fewer in segments that have less than half as many rows as a table would have entries). By default about
+        log2(n) bits, and 16 tables or as many as the code has room for.
     n_cells : int, optional
-        For "clusters": cells of each segment, at most one for 8 rows; by default twice the root of its rows.
+        For "clusters": cells of each segment; by default twice the root of its rows. At most one for 8 rows, and 16
+        times the root of the rows.
 
     Notes
     -----
@@ -66,9 +68,7 @@ class BinaryIndex(Saveable):
         table_bits: int | None = None,
         n_cells: int | None = None,
     ) -> None:
-        self.n_bits = as_count(n_bits, "n_bits")
-        if self.n_bits >= 2**31:
-            raise ValueError(f"n_bits must be below 2**31, got {n_bits}")
+        self.n_bits = as_count(n_bits, "n_bits", most=MOST_BITS)
         self.buckets = buckets
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
         self._rows = RowStore(self.n_bits, buckets=bucket_maker(buckets, self.n_bits, **self._options))
@@ -161,6 +161,7 @@ class BinaryIndex(Saveable):
         allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         snapshot = self._rows.snapshot()
         way = self._plan(snapshot, len(words), k, mode, n_probes, n_allowed(allowed, denied))
+        check_room(len(words), k)
         if miss is not None and mode != "cascade":
             raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
         miss = scan.DEFAULT_MISS if miss is None else as_probability(miss, "miss")
@@ -174,7 +175,7 @@ class BinaryIndex(Saveable):
         distances = [scan.distances_of(part) for part in keys]
         ids = [view.segment.ids_of(part) for view, part in zip(views, keys, strict=True)]
         best, best_ids = nearest_of(distances, ids, len(words), way.k, NO_HAMMING_DISTANCE)
-        result = SearchResult(best, best_ids, stats)
+        result = SearchResult(best, best_ids, stats).padded(k)
         return result.first() if is_single else result
 
     def explain(
@@ -273,7 +274,7 @@ class BinaryIndex(Saveable):
 
     @classmethod
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
-        index = cls(content["n_bits"], content["buckets"], **content["options"])
+        index = cls(content["n_bits"], content["buckets"], **options_of(content))
         return index, index._rows
 
     def _plan(self, snapshot: Snapshot, n: int, k: Any, mode: Any, n_probes: Any, n_allowed: int | None) -> Plan:

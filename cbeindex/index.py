@@ -16,7 +16,7 @@ from ._progress import progress_bar
 from ._threads import as_n_threads
 from ._typing import Arrays, Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
-from .archive import Saveable, encoder_content, load_encoder
+from .archive import Saveable, encoder_content, load_encoder, options_of
 from .buckets import bucket_maker
 from .columns import Column
 from .encoders import KINDS, CirculantEncoder, Encoder
@@ -25,7 +25,7 @@ from .ingest import Ingest
 from .metrics import METRICS
 from .planner import MODES, RERANKS, Explanation, Plan, n_allowed, plan, ways
 from .rerank import AsymmetricQueries, Geometry
-from .results import RangeResult, SearchResult
+from .results import RangeResult, SearchResult, check_room
 from .search import Answer, Search, in_parts
 from .segments import RowStore, Snapshot
 from .sparserows import VectorRows
@@ -80,9 +80,11 @@ class CBEIndex(Saveable):
         None: every code is looked at. "clusters": similar codes stand together, and a search looks at the nearest of
         such cells; for large indexes. "substrings": tables of parts of the codes, for near duplicates.
     n_tables, table_bits : int, optional
-        For "substrings": how many tables, each of how many bits (at most 24).
+        For "substrings": how many tables (at most 16, or one for 8 bits of a code), each of how many bits (at most 24,
+        and fewer in segments that have less than half as many rows as a table would have entries).
     n_cells : int, optional
-        For "clusters": cells of each segment, at most one for 8 rows; by default twice the root of its rows.
+        For "clusters": cells of each segment; by default twice the root of its rows. At most one for 8 rows, and 16
+        times the root of the rows.
     seed : int
         Chooses the encoder.
 
@@ -282,10 +284,11 @@ class CBEIndex(Saveable):
         snapshot = state.rows.snapshot()
         n = n_allowed(allowed, denied)
         source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
+        check_room(source.n_rows, k)
         found = self._answers(
             source, state, snapshot, allowed, denied, n_threads, way, lambda search: search.nearest(way, way.k)
         )
-        result = SearchResult.joined(found)
+        result = SearchResult.joined(found).padded(k)
         return result.first() if source.is_single else result
 
     def range_search(
@@ -439,7 +442,7 @@ class CBEIndex(Saveable):
             encoder=encoder,
             vectors=content["vectors"],
             buckets=content["buckets"],
-            **content["options"],
+            **options_of(content),
         )
         index._state = index._state.keeping(as_flag(content["sparse"], "sparse"))
         return index, index._state.rows
@@ -499,7 +502,7 @@ class CBEIndex(Saveable):
             queries = margins = None
             prepared = state.ingest.prepare(source, first, vectors)
             if state.encoder is not None and state.geometry is not None:
-                projections = project_rows(state.encoder, prepared, threads)
+                projections = project_rows(state.encoder, source.part(first, prepared), threads)
                 queries = (
                     AsymmetricQueries.of(prepared, projections, state.geometry, self._metric)
                     if way.estimates

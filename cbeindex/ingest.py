@@ -32,6 +32,8 @@ _STEP_FLOATS = 2**17
 _FIRST_STEP = 256
 # The squared norm of the longest vectors whose distances float32 can hold.
 _LARGEST_SQUARE = 1e36
+# The same for norms that float32 can hold, where only the direction counts.
+_LARGEST_COSINE_SQUARE = float(np.finfo(np.float32).max) ** 2
 # The longest vectors of a sample count like vectors of so many times the median length.
 _LONGEST = 2.0
 
@@ -79,7 +81,8 @@ class Ingest:
         finite = np.isfinite(sums)  # in float64, so they are if all values are
         if not finite.all():
             source.refuse(first + int(finite.argmin()))
-        if self.metric.name != "cosine" and sums.size and sums.max() > _LARGEST_SQUARE:
+        largest = _LARGEST_COSINE_SQUARE if self.metric.name == "cosine" else _LARGEST_SQUARE
+        if sums.size and sums.max() > largest:
             source.refuse(first + int(sums.argmax()))
         return self.metric.prepare(block, sums)
 
@@ -166,6 +169,7 @@ class Ingest:
         norms = np.sqrt(squares(sample))
         if self.metric.name == "cosine":
             scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
+            scales = np.minimum(scales, np.finfo(np.float32).max)  # of the shortest vectors that there are
         else:
             longest = _LONGEST * np.median(norms)
             scales = np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0))
@@ -192,7 +196,7 @@ class Ingest:
         def task(begin: int, end: int) -> None:
             for first, block in source.own_blocks(step, start + begin, start + end, is_checked=False):
                 prepared = self.prepare(source, first, block)
-                projections = project_rows(encoder, prepared, 1)
+                projections = project_rows(encoder, source.part(first, prepared), 1)
                 here = first - start
                 words[here : here + len(block)] = signs_of(projections)
                 for name, values in scalars_of(prepared, projections, geometry, self.metric).items():

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-import numpy as np
-
+from ._sorted import without
 from ._typing import Ids
 from .codes import HEAD_WORDS, n_words
 
@@ -51,7 +50,7 @@ class Plan:
     rerank : {None, "asymmetric", "exact"}
         What distances are.
     k : int
-        Answers wanted.
+        Answers wanted, no more than there are rows.
     n_candidates : int or None
         Rows, the nearest by Hamming distance, that are re-ranked; None: the distance of every row is estimated.
     n_exact : int
@@ -140,6 +139,8 @@ def plan(
     """
     _refuse(k, mode, buckets, n_probes, has_vectors, can_estimate, rerank, n_candidates)
     n_rows = sum(part.n_rows for part in parts)
+    k = max(1, min(k, n_rows))
+    n_candidates = None if n_candidates is None else max(1, min(n_candidates, n_rows))
     reasons = []
     if rerank == "auto":
         rerank = "exact" if has_vectors else "asymmetric" if can_estimate else None
@@ -213,7 +214,7 @@ def n_allowed(allow: Ids | None, deny: Ids | None) -> int | None:
     """Count the ids that a filter leaves; None where it does not say which."""
     if allow is None:
         return None
-    return len(allow if deny is None else np.setdiff1d(allow, deny))
+    return len(allow if deny is None else without(allow, deny))
 
 
 def _in_buckets(part: Part, k: int, n_probes: int | None) -> tuple[int, int]:

@@ -11,11 +11,15 @@ from numpy.typing import NDArray
 
 from . import kernels
 from ._typing import Ids
+from ._validation import memory_bytes
 
 NO_ID = -1
 NO_KEY = np.uint64(np.iinfo(np.uint64).max)
 """The key that stands where there is no row; it sorts behind all others."""
 NO_HAMMING_DISTANCE = np.iinfo(np.int32).max
+
+# Of an id, a distance and its standard error.
+_ANSWER_BYTES = 16
 
 
 class _SearchResult(NamedTuple):
@@ -69,6 +73,17 @@ class SearchResult(_SearchResult):
             np.concatenate(errors) if errors else None,
         )
 
+    def padded(self, k: int) -> SearchResult:
+        """Return `k` answers of each query: behind those that there are, the marks of missing ones."""
+        short = k - self.ids.shape[1]
+        if short <= 0:
+            return self
+        missing = NO_HAMMING_DISTANCE if self.distances.dtype == np.int32 else np.inf
+        errors = None if self.errors is None else _padded(self.errors, short, np.nan)
+        return SearchResult(
+            _padded(self.distances, short, missing), _padded(self.ids, short, NO_ID), self.stats, errors
+        )
+
     def first(self) -> SearchResult:
         """Return the answers of the first query, without the first axis."""
         return SearchResult(self.distances[0], self.ids[0], self.stats, None if self.errors is None else self.errors[0])
@@ -114,9 +129,20 @@ def nearest_of(
     best, best_ids = best[:, :k], best_ids[:, :k]
     short = k - best.shape[1]
     if short > 0:
-        best = np.pad(best, ((0, 0), (0, short)), constant_values=missing)
-        best_ids = np.pad(best_ids, ((0, 0), (0, short)), constant_values=NO_ID)
+        best, best_ids = _padded(best, short, missing), _padded(best_ids, short, NO_ID)
     return best, best_ids
+
+
+def check_room(n_queries: int, k: int) -> None:
+    """Raise ValueError if there is no room for `k` answers to each query, in half of the memory."""
+    most = memory_bytes() // (2 * _ANSWER_BYTES * max(1, n_queries))
+    if k > most:
+        raise ValueError(f"k must be at most {most} for {n_queries} queries, or results do not fit memory, got {k}")
+
+
+def _padded(array: NDArray[Any], n: int, value: float) -> NDArray[Any]:
+    """Put `n` columns of a value behind those of an array."""
+    return np.pad(array, ((0, 0), (0, n)), constant_values=value)
 
 
 def _merged(distances: NDArray[Any], ids: Ids, more: NDArray[Any], more_ids: Ids, k: int) -> tuple[NDArray[Any], Ids]:

@@ -112,11 +112,13 @@ class Search:
 
     def within(self, plan: Plan, radius: float) -> RangeResult:
         """Find all rows within `radius` of each query."""
+        with np.errstate(over="ignore"):  # beyond float32 it is infinite
+            bound = np.float32(radius)
         numbers, distances, ids = [np.empty(0, np.int64)], [np.empty(0, np.float32)], [np.empty(0, np.int64)]
         for segment in self.segments:
             hidden = segment.hidden(self.allow, self.deny)
             for i in range(len(self.vectors)):
-                rows, near = self._within_in(segment, plan, i, hidden, np.float32(radius))
+                rows, near = self._within_in(segment, plan, i, hidden, bound)
                 numbers.append(np.full(len(rows), i))
                 distances.append(near)
                 ids.append(segment.ids[rows])

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, Protocol
 import numpy as np
 from numpy.typing import NDArray
 
+from ._sorted import is_in, without
 from ._typing import Codes, Ids, Keys, Mask, Ranks, Rows
 from .codes import CodeRows, n_words
 from .columns import Column
@@ -146,19 +147,27 @@ class Segment:
             return self.removed
         if allow is not None:
             hidden = np.ones(self.n_rows, dtype=np.bool_)
-            rows = self.find(allow)
-            hidden[rows[rows >= 0]] = False
+            hidden[self._rows_among(allow)] = False
         else:
             hidden = self.removed.copy() if self.removed.size else np.zeros(self.n_rows, dtype=np.bool_)
         if deny is not None:
-            rows = self.find(deny)
-            hidden[rows[rows >= 0]] = True
+            hidden[self._rows_among(deny)] = True
         return hidden
 
     def allowed(self, allow: Ids, deny: Ids | None) -> Rows:
         """Return the rows that may be answers, in the order of their ids."""
-        rows = self.find(allow if deny is None else np.setdiff1d(allow, deny))
-        return rows[rows >= 0]
+        return self._rows_among(allow if deny is None else without(allow, deny))
+
+    def _rows_among(self, ids: Ids) -> Rows:
+        """Return the rows with one of `ids`, which ascend, in the order of their ids."""
+        if len(ids) < self.n_rows:
+            rows = self.find(ids)
+            return rows[rows >= 0]
+        rows = np.arange(self.n_rows)
+        if self.order.size:
+            rows = self._rows_of_ranks(rows)
+        rows = rows[is_in(self.ids[rows] if self.order.size else self.ids, ids)]
+        return rows[~self.removed[rows]] if self.removed.size else rows
 
     def take(self, rows: Rows, names: Collection[str] | None = None) -> Segment:
         """Return some rows as a segment without buckets, with all or some columns.
@@ -232,7 +241,11 @@ class Snapshot(NamedTuple):
     def ids(self) -> Ids:
         """Return all ids, ascending."""
         parts = [s.ids[~s.removed] if s.removed.size else s.ids for s in self.segments]
-        return np.sort(np.concatenate(parts)) if parts else np.empty(0, dtype=np.int64)
+        ids = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        twice = ids[1:][ids[1:] == ids[:-1]]
+        if twice.size:
+            raise CorruptIndexFileError(f"id {twice[0]} must not be there twice")
+        return ids
 
     def codes_of(self, ids: Ids, n_bits: int) -> Codes:
         """Return the codes of `ids`, all of which there are."""
@@ -432,6 +445,11 @@ class RowStore:
     def restore(self, segments: tuple[Segment, ...], next_id: int) -> None:
         """Put segments into an empty store."""
         self._contents = self._sealed(segments, next_id)
+
+    def most_segments(self, n_rows: int) -> int:
+        """Return how many segments so many rows can be in: of two in turn, the first is twice the second, or large."""
+        large = max(1, self._large_rows)
+        return (large.bit_length() + 2) * (1 + 2 * n_rows // large)
 
     def compact(self) -> None:
         """Drop removed rows and join all segments to one."""

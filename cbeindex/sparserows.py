@@ -45,6 +45,11 @@ class SparseRows:
             raise CorruptIndexFileError("sparse vectors must lie within their entries")
         if (self.offsets[1:] < self.offsets[:-1]).any():
             raise CorruptIndexFileError("sparse vectors must follow each other")
+        ascends = self.indices[1:] > self.indices[:-1]
+        starts = self.offsets[(self.offsets > 0) & (self.offsets < len(self.indices))]
+        ascends[starts - 1] = True
+        if not ascends.all():
+            raise CorruptIndexFileError("columns of a sparse vector must ascend")
 
     @classmethod
     def joined(cls, parts: Sequence[SparseRows]) -> SparseRows:

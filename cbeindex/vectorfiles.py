@@ -17,6 +17,8 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
+from ._validation import memory_bytes
+
 # Little-endian, whatever the machine. http://corpus-texmex.irisa.fr: the length, int32, before each vector.
 _PREFIXED = {".fvecs": "<f4", ".ivecs": "<i4", ".bvecs": "|u1"}
 # https://big-ann-benchmarks.com: number and length of the vectors, uint32 each, before all of them.
@@ -32,6 +34,9 @@ _BLOCK_BYTES = 2**26
 # Rows of a CSC or COO file may be empty, so their number is only claimed; more than these are not believed.
 _ROWS_ANYWAY = 2**20
 _ROWS_PER_ENTRY = 16
+# Compressed arrays of more bytes than these must not expand by more than so many times: only zeros do.
+_EXPANDED_ANYWAY = 2**28
+_EXPANSION = 1000
 
 
 def open_vectors(path: str | os.PathLike[str], key: str | None = None) -> Any:
@@ -42,7 +47,8 @@ def open_vectors(path: str | os.PathLike[str], key: str | None = None) -> Any:
 
     Sizes and structure are checked (for that, opening passes once through `.fvecs` and the like), values are not.
     Dense arrays are mapped, so that `rows[start:stop]` reads these rows and memory need not hold the others; compressed
-    and sparse ones of an `.npz` file are read into memory.
+    and sparse ones of an `.npz` file are read into memory, if they take up to half of it. More than 256 MiB must not
+    come from a thousandth of that in the file.
 
     Parameters
     ----------
@@ -144,7 +150,10 @@ def _npy_layout(head: bytes, size: int, name: str) -> _Layout:
             raise ValueError(f"version {version}")
         # Version 3 differs from 2 in the names of fields only, and we take no arrays with fields.
         read_header = npy.read_array_header_1_0 if version == (1, 0) else npy.read_array_header_2_0
-        shape, fortran_order, dtype = read_header(stream)
+        try:
+            shape, fortran_order, dtype = read_header(stream)
+        except MemoryError:  # so the parser says that brackets are nested too deep for it
+            raise ValueError("nested too deep") from None
     if dtype.hasobject:
         raise ValueError(f"{name} must hold numbers, got pickled objects")
     if dtype.itemsize == 0:  # any number of these would fit
@@ -171,6 +180,7 @@ class _Archive:
 
     def __init__(self, file: BinaryIO, size: int, name: str) -> None:
         self._file, self._size, self._name = file, size, name
+        self._n_bytes = 0  # that were read into memory
         with _reworded(f"{name} must be an archive of numpy.savez or scipy.sparse.save_npz"):
             self._zip = zipfile.ZipFile(file)
         infos = [info for info in self._zip.infolist() if info.filename.endswith(".npy")]
@@ -210,13 +220,27 @@ class _Archive:
 
     def _read(self, key: str) -> NDArray[Any]:
         """Read an array; memory grows with what comes, not with what the archive says will come."""
-        name = self._label(key)
-        content = bytearray()
-        with _reworded(f"{name} must be readable"), self._zip.open(self._members[key]) as member:
+        name, info = self._label(key), self._members[key]
+        with _reworded(f"{name} must be readable"), self._zip.open(info) as member:
+            content = bytearray(member.read(_HEAD_BYTES))
+        _npy_layout(bytes(content), info.file_size, name)
+        self._check_size(info, name)
+        with _reworded(f"{name} must be readable"), self._zip.open(info) as member:
+            content.clear()
             while chunk := member.read(2**20):
                 content += chunk
         layout = _npy_layout(bytes(content[:_HEAD_BYTES]), len(content), name)
         return np.ndarray(layout.shape, layout.dtype, content, layout.offset, order=layout.order)
+
+    def _check_size(self, info: zipfile.ZipInfo, name: str) -> None:
+        """Raise ValueError if an array, beside those that were read before it, is too large for memory."""
+        self._n_bytes += info.file_size
+        advice = "save it without compression, by numpy.save or numpy.savez, to be mapped"
+        if self._n_bytes > memory_bytes() // 2:
+            raise ValueError(f"{name} must fit half of the memory, got {self._n_bytes} bytes; {advice}")
+        if info.file_size > max(_EXPANDED_ANYWAY, _EXPANSION * info.compress_size):
+            sizes = f"{info.file_size} bytes from {info.compress_size}"
+            raise ValueError(f"{name} must not expand by more than {_EXPANSION} times, got {sizes}; {advice}")
 
     def _read_part(self, key: str, kinds: str) -> NDArray[Any]:
         """Read an array that a sparse one is made of, of a type out of `kinds`."""
@@ -296,6 +320,8 @@ def _reworded(wanted: str) -> Iterator[None]:
     except Exception as error:
         # Places and streams in damaged archives are OSErrors too, of these numbers; failing disks have others.
         if isinstance(error, OSError) and error.errno not in (None, errno.EINVAL):
+            raise
+        if isinstance(error, MemoryError):  # no fault of the file
             raise
         raise ValueError(f"{wanted}: {_shortened(error) or type(error).__name__}") from error
 

@@ -432,7 +432,7 @@ MAKING = [
     ({"buckets": "substrings", "table_bits": 1.5}, TypeError, "table_bits must be an integer, got float"),
     ({"buckets": "substrings", "table_bits": True}, TypeError, "table_bits must be an integer, got bool"),
     ({"buckets": "substrings", "n_tables": 0}, ValueError, "n_tables must be at least 1, got 0"),
-    ({"buckets": "substrings", "n_tables": 65}, ValueError, "n_tables must be at most n_bits = 64, got 65"),
+    ({"buckets": "substrings", "n_tables": 65}, ValueError, "n_tables must be at most 16 for codes of 64 bits, got 65"),
     ({"buckets": "substrings", "n_tables": "4"}, TypeError, "n_tables must be an integer, got str"),
     (
         {"buckets": "substrings", "n_tables": 4, "table_bits": 17},

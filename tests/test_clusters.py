@@ -228,3 +228,11 @@ def test_how_many_cells_to_visit(n_cells, n_probes):
 def test_expected_rows():
     cells = cells_of(1_000, 50, (3, 3, 3))
     assert [cells.expected_rows(n) for n in (1, 3, 50, 51, 10**9)] == [20, 60, 1_000, 1_000, 1_000]
+
+
+def test_cells_cost_no_more_than_the_rows_justify():
+    """Training takes time in proportion to the cells, and a file may ask for any number of them."""
+    assert Clusters(64, n_cells=10**9).n_cells_of(2**14) == 2**11  # 8 rows each
+    assert Clusters(64, n_cells=10**9).n_cells_of(2**20) == 2**14  # 16 times the root
+    assert Clusters(64, n_cells=100).n_cells_of(2**20) == 100
+    assert Clusters(64).n_cells_of(2**20) == 2**11

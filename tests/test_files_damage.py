@@ -479,25 +479,91 @@ class TestOtherContent:
             np.testing.assert_array_equal(BinaryIndex.load(path, verify=True).get(ids), codes)
 
     def test_thousands_of_segments(self, path):
-        """Much, but not wrong."""
-        n = 1000 if COMPILED else 100
+        """A segment costs time at each load and each search: there are no more than saves can leave."""
         index, codes = BinaryIndex(16, "substrings", n_tables=1, table_bits=1), _codes(16, 16)
         index.add(codes)
         index.save(path)
         stored = storage.read(path, mmap=False)
-        content, arrays = stored.content, {}
-        (entry,) = content["rows"]["segments"]
-        content["rows"] = {"next_id": 16 * n, "segments": [{**entry, "name": f"segment {i}"} for i in range(n)]}
-        for i in range(n):
-            for name, array in stored.arrays.items():
-                part = name.removeprefix(entry["name"])
-                arrays[f"segment {i}{part}"] = array + 16 * i if part == "/ids" else array
-        storage.write(path, content, arrays)
-        cbeindex.verify(path)
-        loaded = BinaryIndex.load(path)
-        assert loaded.ids.tolist() == list(range(16 * n))
-        assert loaded.search(codes[:1], 1).distances.tolist() == [[0]]
-        assert (loaded.range_search(codes[:1], 0).ids % 16 == 0).sum() >= n
+        for n in (20, 1000):
+            content, arrays = copy.deepcopy(stored.content), {}
+            (entry,) = content["rows"]["segments"]
+            content["rows"] = {"next_id": 16 * n, "segments": [{**entry, "name": f"segment 1.{i}"} for i in range(n)]}
+            for i in range(n):
+                for name, array in stored.arrays.items():
+                    part = name.removeprefix(entry["name"])
+                    arrays[f"segment 1.{i}{part}"] = array + 16 * i if part == "/ids" else array
+            storage.write(path, content, arrays)
+            if n == 20:
+                cbeindex.verify(path)
+                loaded = BinaryIndex.load(path)
+                assert loaded.ids.tolist() == list(range(16 * n))
+                assert loaded.search(codes[:1], 1).distances.tolist() == [[0]]
+        for load in (BinaryIndex.load, cbeindex.verify):
+            with pytest.raises(CorruptIndexFileError, match=r"16000 rows must be in at most \d+ segments, got 1000"):
+                load(path)
+
+    @pytest.mark.parametrize("make", [vectors_in_cells, codes_in_tables])
+    def test_names_that_later_saves_would_use(self, path, make):
+        """What is refused here would be a clash at some save."""
+        for name in ("segment 2.0", "segment 3.1", "segment", "encoder", "segment 1", "segment 1.0/head", "", 5, None):
+
+            def change(content, arrays, name=name):
+                entry = content["rows"]["segments"][0]
+                for part in [part for part in arrays if part.startswith(entry["name"] + "/")]:
+                    arrays[part.replace(entry["name"], str(name))] = arrays.pop(part)
+                entry["removed"] = entry["removed"].replace(entry["name"], str(name))
+                entry["name"] = name
+
+            write_changed(make, path, change)
+            for load in (kind_of(make).load, cbeindex.verify):
+                with pytest.raises(CorruptIndexFileError, match=r"a segment must have a name|must be of type str"):
+                    load(path)
+        for removed in ("segment 1.0/removed 2", "removed", "segment 1.1/removed 1", 5, ["segment 1.0/removed 1"]):
+
+            def change_removed(content, arrays, removed=removed):
+                entry = content["rows"]["segments"][0]
+                arrays[str(removed)] = arrays[entry["removed"]]
+                entry["removed"] = removed
+
+            write_changed(make, path, change_removed)
+            for load in (kind_of(make).load, cbeindex.verify):
+                with pytest.raises(CorruptIndexFileError, match="removed rows of segment"):
+                    load(path)
+
+    @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt(), AttributeError("a bug")])
+    @pytest.mark.parametrize("where", ["segments.RowStore.restore", "index.Geometry.of", "archive.CodeRows.empty"])
+    def test_only_the_file_makes_a_file_corrupt(self, path, monkeypatch, where, error):
+        save(vectors_in_cells, path)
+
+        def fail(*args, **kwargs):
+            raise error
+
+        monkeypatch.setattr(f"cbeindex.{where}", fail)
+        with pytest.raises(type(error)) as caught:
+            CBEIndex.load(path)
+        assert caught.value is error
+
+    @pytest.mark.parametrize("name", ["seed", "metric", "encoder", "n_bits"])
+    def test_other_options(self, path, name):
+        write_changed(vectors_in_cells, path, lambda content, arrays: content["options"].update({name: None}))
+        with pytest.raises(CorruptIndexFileError, match="the name of an option must be one of"):
+            CBEIndex.load(path)
+
+    def test_options_choose_no_memory(self, path):
+        """Tables are made for the rows there are, whatever the options ask for."""
+
+        def change(content, arrays):
+            content["options"].update(n_tables=3, table_bits=23)
+
+        write_changed(codes_in_tables, path, change)
+
+        def task(mark):
+            index = BinaryIndex.load(path)
+            index.add(_codes(9, 70))
+            index.compact()
+            return index.stats()["bytes"]["buckets"]
+
+        assert in_child(task) < 2**18
 
 
 def other_arrays(array, rng):
@@ -657,6 +723,14 @@ NONSENSE = {
         "other flags": strange_bools,
         "flags of another segment": of_segment(removed="segment 1.1/ids"),
         "bits past the last": set_at("head", (0, 0, 3), 2**63),
+        "offsets that are no numbers": set_at("offsets", 3, np.nan),
+        "infinite offsets": set_at("offsets", 3, np.inf),
+        "factors that are no numbers": set_at("factors", 3, np.nan),
+        "negative factors": set_at("factors", 3, -1),
+        "spreads that are no numbers": set_at("spreads", 3, np.nan),
+        "negative spreads": set_at("spreads", 3, -1),
+        "vectors that are no numbers": set_at("vectors", (3, 2), np.nan),
+        "infinite vectors": set_at("vectors", (3, 2), -np.inf),
     },
     sparse_vectors_in_tables: {
         "entries that are not in order": set_at("vectors/offsets", 3, 2**40),
@@ -666,6 +740,9 @@ NONSENSE = {
         "entries that end early": set_at("vectors/offsets", -1, 1),
         "a column that is too large": set_at("vectors/indices", 2, 6),
         "a negative column": set_at("vectors/indices", 2, -1),
+        "values that are no numbers": set_at("vectors/values", 2, np.nan),
+        "a column twice": set_at("vectors/indices", slice(0, 2), 1),
+        "columns that are not in order": set_at("vectors/indices", slice(0, 2), [3, 1]),
     },
     sparse_first_vectors: {
         "entries that are not in order": set_at("vectors/offsets", 2, 2**40),
@@ -676,6 +753,11 @@ NONSENSE = {
     codes_in_tables: {
         "a row that is not there in a table": set_at("tables/rows", (0, 3), 16),
         "a negative row in a table": set_at("tables/rows", (1, 3), -1),
+        "a row at the value of another code": lambda content, arrays: arrays.update(
+            {first("tables/rows"): arrays[first("tables/rows")][:, ::-1].copy()}
+        ),
+        "tables of the same bits": set_at("tables/first_bits", 1, 0),
+        "tables that overlap": set_at("tables/first_bits", 1, 2),
         "a row twice in a table": set_at("tables/rows", (0, slice(0, 2)), 3),
         "starts that are not in order": set_at("tables/starts", (0, 3), 2**31 - 1),
         "a negative start": set_at("tables/starts", (1, 3), -1),
@@ -701,6 +783,7 @@ NONSENSE = {
         "fewer bits than codes have": lambda content, arrays: content.update(n_bits=65),
         "the same id twice": set_at("ids", 1, 10),
         "new ids that were given": of_rows(next_id=25),
+        "more new ids than there are": of_rows(next_id=2**63 + 1),
     },
 }
 
@@ -721,11 +804,35 @@ class TestNonsense:
 
         check_all(path, vectors_in_cells, {name: change}, is_nonsense=True)
 
-    def test_an_encoder_that_loses_all(self, path):
-        def change(content, arrays):
-            arrays["encoder/spectrum"] = np.zeros_like(arrays["encoder/spectrum"])
+    @pytest.mark.parametrize(
+        ("name", "number"), [("spectrum", 0), ("spectrum", 1e38), ("spectrum", 1e-30), ("centre", 1e38), ("signs", 0)]
+    )
+    def test_an_encoder_that_loses_all(self, path, name, number):
+        """Refused at once: later it would be the vectors that are blamed."""
 
-        check_all(path, vectors_in_cells, {"zeros": change})
+        def change(content, arrays):
+            arrays[f"encoder/{name}"] = np.full_like(arrays[f"encoder/{name}"], number)
+
+        write_changed(vectors_in_cells, path, change)
+        for load in (CBEIndex.load, cbeindex.verify):
+            with pytest.raises(CorruptIndexFileError, match=f"{name}"):
+                load(path)
+
+    def test_ids_of_two_segments_are_met_by_who_reads_all(self, path):
+        write_changed(vectors_in_cells, path, the_ids_of_another)
+        index = CBEIndex.load(path)
+        other = CBEIndex(6, 16, metric="l2", vectors="float32", encoder=index.encoder)
+        for way in (lambda: index.ids, lambda: other.merge(index)):
+            with pytest.raises(CorruptIndexFileError, match=r"id \d+ must not be there twice"):
+                way()
+        assert len(other) == 0
+
+    @pytest.mark.parametrize("next_id", [0, 5, 25])
+    def test_new_ids_that_are_taken(self, path, next_id):
+        """The largest id is cheap to see."""
+        write_changed(vectors_in_cells, path, of_rows(next_id=next_id))
+        with pytest.raises(CorruptIndexFileError, match=f"to below next_id = {next_id}, got 10 to 25"):
+            CBEIndex.load(path)
 
     def test_entries_that_overlap(self, path):
         """A few bytes of a row must not lead to all entries of the file, again and again."""

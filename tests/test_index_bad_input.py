@@ -1,10 +1,13 @@
 """What CBEIndex refuses: a clear error each, and the index is as it was."""
 
+import itertools
+
 import numpy as np
 import pytest
 import scipy.sparse
 
 from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
+from cbeindex.encoders import AQBCEncoder, BilinearEncoder, ITQEncoder, SpectralEncoder
 from tests.vector_oracles import clustered
 
 X = clustered(40, 10)
@@ -173,3 +176,66 @@ def test_with_vectors(call, error, message):
     index = CBEIndex(10, 64, vectors="float32").fit(X)
     index.add(X)
     check_refused(index, call, error, message)
+
+
+@pytest.mark.parametrize("n_threads", [1, 2])
+def test_rows_are_those_of_the_input_whatever_the_encoder(n_threads):
+    """Rows are encoded in blocks, and a block has numbers of its own."""
+    rows = np.abs(clustered(5000, 40))
+    index = CBEIndex(40, encoder=AQBCEncoder(40, 32).fit(rows), metric="l2")
+    index.add(rows[:50])
+    for value, message in [(-1, "must not be negative .* row 4321 has"), (np.nan, "must be finite in .* row 4321 is")]:
+        bad = rows.copy()
+        bad[4321, 7] = value
+        with pytest.raises(ValueError, match=f"X {message}"):
+            index.add(bad, n_threads=n_threads)
+        with pytest.raises(ValueError, match=f"queries {message}"):
+            index.search(bad, n_threads=n_threads)
+
+
+@pytest.mark.parametrize("sparse", [np.asarray, scipy.sparse.csr_array])
+def test_norms_beyond_float32(sparse):
+    """Where only directions count too: they would be lost."""
+    long = X.copy()
+    long[33] = 3e38
+    index = CBEIndex(10, 64).fit(X)
+    with pytest.raises(ValueError, match=r"X must be small enough for sums .* row 33 has values up to 3e\+38"):
+        index.add(sparse(long))
+    with pytest.raises(ValueError, match=r"queries must be small enough for sums .* row 33 has values up to 3e\+38"):
+        index.search(sparse(long))
+
+
+@pytest.mark.parametrize("sparse", [np.asarray, scipy.sparse.csr_array])
+def test_fitting_to_the_shortest_vectors(sparse):
+    """Their inverse norms are beyond float32; all of them count for little, and none of them for NaN."""
+    short = X.copy()
+    short[33] = 1e-45
+    index = CBEIndex(10, 64).fit(sparse(short))
+    index.add(X)
+    assert index.search(X, 1).ids[:, 0].tolist() == list(range(40))
+
+
+@pytest.mark.parametrize("value", [2e38, 3e38])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: CirculantEncoder(10, kind="learned"),
+        lambda: BilinearEncoder(10, kind="learned"),
+        lambda: BilinearEncoder(10),
+        lambda: SpectralEncoder(10),
+        lambda: ITQEncoder(10),
+    ],
+)
+def test_training_on_the_longest_vectors(make, value):
+    """An error that says so, without warnings on the way; not an encoder that blames what it gets later."""
+    with pytest.raises(ValueError, match=r"overflowed|small enough"):
+        make().fit(value * np.sign(X))
+
+
+@pytest.mark.parametrize(("lam", "mu"), [(1e-300, 0), (1e300, 0), (1e20, 1), (1, 1e300), (1, 1e20)])
+def test_weights_of_training(lam, mu):
+    with pytest.raises(ValueError, match=r"lam must be from 1 / 1e\+06 to 1e\+06, mu from 0 to 1e\+06, got"):
+        CirculantEncoder(10, kind="learned", lam=lam, mu=mu)
+    for lam, mu in itertools.product((1e-6, 1e6), (0, 1e6)):
+        encoder = CirculantEncoder(10, kind="learned", lam=lam, mu=mu).fit(X, similar=[[0, 1]])
+        assert np.isfinite(encoder.project(X)).all()

@@ -76,7 +76,9 @@ def test_tables_have_every_row_once(case):
         (256, 1_000, {"n_tables": 4}, 4, 10),
         (256, 1_000, {"n_tables": 64}, 64, 4),
         (256, 1_000, {"n_tables": 256}, 256, 1),
-        (256, 1_000, {"n_tables": 2, "table_bits": 13}, 2, 13),
+        (256, 1_000, {"n_tables": 2, "table_bits": 12}, 2, 12),
+        (256, 1_000, {"n_tables": 2, "table_bits": 24}, 2, 12),  # small in any case
+        (256, 5_000, {"n_tables": 2, "table_bits": 24}, 2, 13),  # two entries for a row at most
         (2_100, 30, {"table_bits": 2}, 16, 2),
     ],
 )

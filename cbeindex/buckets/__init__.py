@@ -7,7 +7,7 @@ from typing import Any
 from .._validation import as_choice, as_count
 from ..segments import BucketMaker
 from .clusters import Cells, Clusters
-from .substrings import MOST_TABLE_BITS, Substrings, Tables
+from .substrings import MOST_TABLE_BITS, Substrings, Tables, most_tables
 
 KINDS = ("substrings", "clusters")
 
@@ -17,7 +17,7 @@ __all__ = ["KINDS", "Cells", "Clusters", "Substrings", "Tables", "bucket_maker"]
 def bucket_maker(kind: Any, n_bits: int, n_tables: Any, table_bits: Any, n_cells: Any) -> BucketMaker | None:
     """Return what makes the buckets that a user asked for."""
     options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
-    given = {name: as_count(value, name) for name, value in options.items() if value is not None}
+    given = {name: as_count(value, name, most=2**31 - 1) for name, value in options.items() if value is not None}
     of_kind = {None: (), "substrings": ("n_tables", "table_bits"), "clusters": ("n_cells",)}
     if kind is not None:
         as_choice(kind, "buckets", KINDS)
@@ -28,9 +28,9 @@ def bucket_maker(kind: Any, n_bits: int, n_tables: Any, table_bits: Any, n_cells
         return None
     if kind == "clusters":
         return Clusters(n_bits, **given)
+    if given.get("n_tables", 1) > most_tables(n_bits):
+        raise ValueError(f"n_tables must be at most {most_tables(n_bits)} for codes of {n_bits} bits, got {n_tables}")
     most = min(MOST_TABLE_BITS, n_bits // given.get("n_tables", 1))
-    if most == 0:
-        raise ValueError(f"n_tables must be at most n_bits = {n_bits}, got {n_tables}")
     if given.get("table_bits", 1) > most:
         tables = f" in {n_tables} tables" if n_tables else ""
         raise ValueError(f"table_bits must be at most {most} for codes of {n_bits} bits{tables}, got {table_bits}")

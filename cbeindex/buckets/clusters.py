@@ -30,6 +30,8 @@ CELL_WORDS = 16
 # as looking at the rows of those that are chosen.
 _CELLS_OF_ROOT = 2
 _LEAST_CELL_ROWS = 8
+# Cells that a user may ask for, as a multiple of that root: the time to make them grows with their number.
+_MOST_OF_ROOT = 16
 # Rows that are asked for to find how many cells hold the nearest rows of a row, how many of those, and the share of
 # them that should.
 _N_ASKED = 128
@@ -117,7 +119,7 @@ class Clusters:
     ----------
     n_bits : int
     n_cells : int or None
-        For each segment; by default twice the root of its rows.
+        For each segment; by default twice the root of its rows. At most one for 8 rows, and 16 times that root.
     """
 
     n_bits: int
@@ -129,8 +131,7 @@ class Clusters:
             return segment
         words = segment.codes.take(np.arange(segment.n_rows))
         first_words = np.ascontiguousarray(words[:, :CELL_WORDS])
-        n_cells = self.n_cells or round(_CELLS_OF_ROOT * math.sqrt(segment.n_rows))
-        n_cells = max(1, min(n_cells, segment.n_rows // _LEAST_CELL_ROWS))
+        n_cells = self.n_cells_of(segment.n_rows)
         rng = np.random.default_rng(segment.n_rows)
         centroids = train(first_words, min(self.n_bits, 64 * CELL_WORDS), n_cells, rng)
         cell = centroids.assign(first_words)
@@ -151,6 +152,12 @@ class Clusters:
         )
         n_probes = _probes_needed(arranged, centroids, offsets, rng)
         return replace(arranged, buckets=Cells(centroids, offsets, n_probes))
+
+    def n_cells_of(self, n_rows: int) -> int:
+        """Return how many cells a segment of `n_rows` gets."""
+        root = math.sqrt(n_rows)
+        n_cells = self.n_cells or round(_CELLS_OF_ROOT * root)
+        return max(1, min(n_cells, round(_MOST_OF_ROOT * root), n_rows // _LEAST_CELL_ROWS))
 
 
 def nearest(

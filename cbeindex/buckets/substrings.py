@@ -27,6 +27,10 @@ MOST_TABLE_BITS = 24
 
 # Tables by default; more take more room than the codes.
 _N_TABLES = 16
+# Entries of a table for each row, at most: it has one for every value of its substring, and most would be empty. Tables
+# of so few bits are small in any case.
+_MOST_ENTRIES = 2
+_FEW_BITS = 12
 # Words of codes that an exact search may cost, beside the words that a scan reads: beyond it, it becomes a scan.
 _BUDGET_SHARE = 32
 # Queries of a task, and the masks that they have at a time.
@@ -99,7 +103,8 @@ class Substrings:
     n_bits : int
     n_tables, table_bits : int or None
         By default a table has about as many entries as the segment has rows, and there are 16 tables, or as many as
-        the code has room for.
+        the code has room for. Where a segment has less than half as many rows as a table would have entries, fewer
+        bits are taken.
     """
 
     n_bits: int
@@ -110,7 +115,7 @@ class Substrings:
         """Return the segment with tables; a small one as it is."""
         if segment.n_rows < LEAST_ROWS:
             return segment
-        table_bits = self.table_bits or self._table_bits(segment.n_rows)
+        table_bits = self._table_bits(segment.n_rows)
         n_tables = self.n_tables or max(1, min(_N_TABLES, self.n_bits // table_bits))
         first_bits = np.arange(n_tables, dtype=np.int64) * (self.n_bits // n_tables)
         starts = np.zeros((n_tables, 2**table_bits + 1), dtype=np.int32)
@@ -122,8 +127,18 @@ class Substrings:
         return replace(segment, codes=codes, buckets=Tables(table_bits, first_bits, starts, rows))
 
     def _table_bits(self, n_rows: int) -> int:
+        if self.table_bits is not None:
+            return min(self.table_bits, max(_FEW_BITS, int(math.log2(_MOST_ENTRIES * n_rows))))
         room = self.n_bits // (self.n_tables or 1)
         return max(1, min(round(math.log2(n_rows)), room, MOST_TABLE_BITS))
+
+
+def most_tables(n_bits: int) -> int:
+    """Return how many tables a code of `n_bits` may have: as many as there are by default, or one for each byte.
+
+    A table takes 4 bytes a row and, with `_MOST_ENTRIES`, 8 more at most: all of them 12 times what codes do.
+    """
+    return min(n_bits, max(_N_TABLES, n_bits // 8))
 
 
 def nearest(

@@ -9,9 +9,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections
-from .._validation import VectorSource, as_count
+from .._validation import VectorSource, as_iterations, as_seed
 from .matrices import Matrix, alternate, nearest_orthonormal, training_blocks
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
 
 
 class AQBCEncoder(MatrixEncoder):
@@ -67,7 +67,7 @@ class AQBCEncoder(MatrixEncoder):
     name: ClassVar[str] = "aqbc"
     is_linear: ClassVar[bool] = False
     _at_most_dim: ClassVar[bool] = True
-    _checks: ClassVar[Checks] = {"seed": as_seed, "n_iter": as_count}
+    _checks: ClassVar[Checks] = {"seed": as_seed, "n_iter": as_iterations}
 
     seed: int
     n_iter: int
@@ -168,5 +168,6 @@ def refuse_negative(source: VectorSource) -> None:
         if negative.any():
             row = int(negative.argmax())
             raise ValueError(
-                f"X must not be negative for angular quantisation, row {start + row} has a value of {rows[row].min()}"
+                f"{source.name} must not be negative for angular quantisation, "
+                f"row {source.first + start + row} has a value of {rows[row].min()}"
             )

@@ -11,13 +11,15 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._threads import as_n_threads, for_each_chunk
 from .._typing import Arrays, CodeBytes, Projections, Vectors
-from .._validation import VectorSource, as_count
+from .._validation import MOST_BITS, MOST_DIM, VectorSource, as_count
 
 # Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
 # blocks cost page faults as well (2**17: two a vector at dim 768).
 _BLOCK_FLOATS = 2**16
 # Sparse rows that are added up at a time.
 _SPARSE_ROWS = 4096
+# The longest centre whose projections are far from the largest float32.
+_LONGEST_CENTRE = 1e36
 # scipy transforms four float32 rows at a time in one register.
 _LEAST_ROWS = 4
 
@@ -40,8 +42,8 @@ class Encoder(ABC):
     """Whether projections are linear in the vector, so that distances can be estimated from them."""
 
     def __init__(self, dim: int, n_bits: int | None) -> None:
-        self.dim = as_count(dim, "dim")
-        self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits")
+        self.dim = as_count(dim, "dim", most=MOST_DIM)
+        self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits", most=MOST_BITS)
         self.centre: Vectors = np.zeros(self.dim, dtype=np.float32)
         self.is_fitted = False
 
@@ -137,7 +139,7 @@ class Encoder(ABC):
         if source.is_sparse:
             for _, entries in source.entry_blocks(_SPARSE_ROWS):
                 total += entries.column_sums(self.dim)
-            return (total / source.n_rows).astype(np.float32)
+            return self._as_centre(total / source.n_rows)
         step = rows_per_block(self.dim)
         for start in range(0, source.n_rows, step):
             rows = source.read(slice(start, start + step))
@@ -145,7 +147,17 @@ class Encoder(ABC):
                 total += rows.sum(axis=0, dtype=np.float64)
             if not np.isfinite(total).all():
                 source.refuse(start + int(np.argmin(np.isfinite(rows).all(axis=1))))
-        return (total / source.n_rows).astype(np.float32)
+        return self._as_centre(total / source.n_rows)
+
+    def _as_centre(self, mean: NDArray[np.float64]) -> Vectors:
+        """Return a mean as the centre, unless its projections would leave no room for those of vectors."""
+        length = float(np.linalg.norm(mean))
+        if length > _LONGEST_CENTRE:
+            raise ValueError(
+                f"X must be small enough for sums in float32, its mean row has length {length:.3g}; "
+                "scale the vectors down"
+            )
+        return mean.astype(np.float32)
 
     def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
         """Project all rows in blocks and call `use(first_row, projections)` for each, on several threads."""

@@ -8,9 +8,10 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
-from .._validation import VectorSource, as_choice, as_count, as_positive, as_real
+from .._validation import VectorSource, as_choice, as_iterations, as_real, as_seed
 from .base import Projector
 from .matrices import (
+    OVERFLOW,
     Lengths,
     Matrix,
     alternate,
@@ -19,7 +20,7 @@ from .matrices import (
     random_directions,
     training_blocks,
 )
-from .parametric import Checks, Layout, ParametricEncoder, as_seed
+from .parametric import Checks, Layout, ParametricEncoder
 
 KINDS = ("random", "learned")
 Pair: TypeAlias = tuple[Vectors, Vectors]
@@ -85,9 +86,9 @@ class BilinearEncoder(ParametricEncoder):
     _checks: ClassVar[Checks] = {
         "kind": as_kind,
         "seed": as_seed,
-        "n_iter": as_count,
-        "scale": as_positive,
-        "scale_variance": lambda value, name: as_positive(value, name, zero=True),
+        "n_iter": as_iterations,
+        "scale": as_real,
+        "scale_variance": as_real,
         "overlap": as_real,
     }
 
@@ -173,7 +174,10 @@ class BilinearEncoder(ParametricEncoder):
                 total += np.tensordot(turned, signs, shared)
             return product, total
 
-        square = sum(float(np.square(rows - centre, dtype=np.float64).sum()) for _, rows in training_blocks(source))
+        with np.errstate(over="ignore"):
+            square = sum(float(np.square(rows - centre, dtype=np.float64).sum()) for _, rows in training_blocks(source))
+        if not np.isfinite(square):
+            raise ValueError(OVERFLOW)
         if not square > 0:
             raise ValueError("kind 'learned' needs rows that differ, all rows are equal")
         largest = np.sqrt(self.n_bits * source.n_rows * square)
@@ -202,6 +206,10 @@ class BilinearEncoder(ParametricEncoder):
         }
 
     def _check_arrays(self) -> None:
+        for name in ("left", "right"):
+            largest = float(np.abs(getattr(self, name)).max(initial=0))
+            if not 0 < largest < 1.01:
+                raise ValueError(f"{name} must have orthonormal columns, got values up to {largest:.3g}")
         (d1, c1), (d2, c2) = self.left.shape, self.right.shape
         if not (_holds(d1, d2, self.dim) and _holds(c1, c2, self.n_bits) and c1 <= d1 and c2 <= d2):
             shapes = f"{self.left.shape} and {self.right.shape}"

@@ -11,13 +11,34 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._threads import as_n_threads
 from .._typing import Arrays, Projections, Spectrum, Vectors
-from .._validation import VectorSource, as_array, as_choice, as_count, as_flag, as_pairs, as_positive
+from .._validation import (
+    MOST_DIM,
+    VectorSource,
+    as_array,
+    as_choice,
+    as_count,
+    as_flag,
+    as_iterations,
+    as_pairs,
+    as_positive,
+    as_seed,
+    require_memory,
+)
 from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .convolution import CircularConvolution, fast_length
 from .direct import DirectConvolution
 from .learning import learn_spectrum
 
 KINDS = ("orthogonal", "random", "learned")
+
+# Blocks are drawn one by one, and a code that is so many times longer than its vector says nothing more of it.
+_MOST_BLOCKS = 2**16
+# Mean squares of a spectrum with which float32 holds the projections of all vectors that an index takes.
+_LEAST_ENERGY, _LARGEST_ENERGY = 1e-24, 1e24
+# Weights in training that leave something of the other terms.
+_LARGEST_WEIGHT = 1e6
+# Signs, as int8 and as float32, the spectrum and what transforms derive from it.
+_VALUE_BYTES = 16
 
 
 class CirculantEncoder(Encoder):
@@ -91,6 +112,10 @@ class CirculantEncoder(Encoder):
         super().__init__(dim, n_bits)
         self._set_options(kind, seed, lam, mu, n_iter)
         self.length = fast_length(self.dim) if as_flag(pad, "pad") else self.dim
+        if self.n_bits > _MOST_BLOCKS * self.length:
+            most = _MOST_BLOCKS * self.length
+            raise ValueError(f"n_bits must be at most {most} for vectors of {self.dim} values, got {self.n_bits}")
+        require_memory(_VALUE_BYTES * self._n_blocks(self.n_bits) * self.length, "an encoder of this length")
         self.signs, self.spectrum = self._draw()
         self.objective: NDArray[np.float64] = np.empty((len(self.signs), 0))
         self._prepare()
@@ -143,12 +168,15 @@ class CirculantEncoder(Encoder):
                     _flip(taken, centre, self._float_signs[block : block + 1], out=flipped)
                     return flipped[:, 0]
 
-                spectrum[block], objective = learn_spectrum(
-                    flipped_rows, source.n_rows, spectrum[block], self.length,
-                    n_bits=min(self.length, self.n_bits - block * self.length),
-                    lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
-                )  # fmt: skip
+                with np.errstate(over="ignore", invalid="ignore"):  # it looks at what comes of it
+                    spectrum[block], objective = learn_spectrum(
+                        flipped_rows, source.n_rows, spectrum[block], self.length,
+                        n_bits=min(self.length, self.n_bits - block * self.length),
+                        lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
+                    )  # fmt: skip
                 objectives.append(objective)
+            if not _is_sound(self._energy(spectrum)):
+                raise ValueError("training overflowed: scale the vectors down, or choose other values of lam and mu")
             self.spectrum, self.objective = spectrum, np.array(objectives)
             self._prepare()
         self.centre, self._direct = centre, None
@@ -187,11 +215,12 @@ class CirculantEncoder(Encoder):
         whole, rest = divmod(self.n_bits, self.length)
         return (whole * self.length + rest**2 / self.length) / self.n_bits
 
-    def _energy(self) -> NDArray[np.float64]:
-        """Mean square of the whole spectrum of each block."""
-        weights = np.full(self.spectrum.shape[1], 2.0)
+    def _energy(self, spectrum: Spectrum | None = None) -> NDArray[np.float64]:
+        """Mean square of the whole spectrum of each block: of this encoder, or of one that it may get."""
+        spectrum = self.spectrum if spectrum is None else spectrum
+        weights = np.full(spectrum.shape[1], 2.0)
         weights[[0, -1] if self.length % 2 == 0 else [0]] = 1
-        energy: NDArray[np.float64] = (np.abs(self.spectrum.astype(np.complex128)) ** 2) @ weights / self.length
+        energy: NDArray[np.float64] = (np.abs(spectrum.astype(np.complex128)) ** 2) @ weights / self.length
         return energy
 
     def config(self) -> dict[str, Any]:
@@ -206,18 +235,24 @@ class CirculantEncoder(Encoder):
     @classmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
         """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again."""
-        dim = as_count(config["dim"], "dim")
+        dim = as_count(config["dim"], "dim", most=MOST_DIM)
         centre = as_array(arrays, "centre", np.float32, (dim,))  # first: it shows that there are so many
         encoder = cls.__new__(cls)
         Encoder.__init__(encoder, dim, config["n_bits"])
         encoder._set_options(config["kind"], config["seed"], config["lam"], config["mu"], config["n_iter"])
-        encoder.length = as_count(config["length"], "length", least=encoder.dim)
+        encoder.length = as_count(config["length"], "length", least=dim, most=2 * dim)
         n_blocks = encoder._n_blocks(encoder.n_bits)
         encoder.is_fitted = as_flag(config["fitted"], "fitted")
         encoder.centre = centre
         encoder.signs = as_array(arrays, "signs", np.int8, (n_blocks, encoder.dim))
         encoder.spectrum = as_array(arrays, "spectrum", np.complex64, (n_blocks, encoder.length // 2 + 1))
         encoder.objective = as_array(arrays, "objective", np.float64, (n_blocks, None))
+        if not (np.abs(encoder.signs) == 1).all():
+            raise ValueError("signs must be 1 or -1")
+        if not _is_sound(encoder._energy()):
+            raise ValueError(
+                f"spectrum must have a mean square from {_LEAST_ENERGY} to {_LARGEST_ENERGY} in each block"
+            )
         encoder._prepare()
         return encoder
 
@@ -229,10 +264,12 @@ class CirculantEncoder(Encoder):
 
     def _set_options(self, kind: str, seed: int, lam: float, mu: float, n_iter: int) -> None:
         self.kind = as_choice(kind, "kind", KINDS)
-        self.seed = as_count(seed, "seed", least=0)
-        self.lam = as_positive(lam, "lam")
-        self.mu = as_positive(mu, "mu", zero=True)
-        self.n_iter = as_count(n_iter, "n_iter")
+        self.seed = as_seed(seed, "seed")
+        self.lam, self.mu = as_positive(lam, "lam"), as_positive(mu, "mu", zero=True)
+        if not 1 / _LARGEST_WEIGHT <= self.lam <= _LARGEST_WEIGHT or self.mu > _LARGEST_WEIGHT:
+            most = f"{_LARGEST_WEIGHT:g}"
+            raise ValueError(f"lam must be from 1 / {most} to {most}, mu from 0 to {most}, got {lam} and {mu}")
+        self.n_iter = as_iterations(n_iter, "n_iter")
 
     def _n_blocks(self, n_bits: int) -> int:
         return -(-n_bits // self.length)
@@ -299,6 +336,11 @@ class CirculantEncoder(Encoder):
 
     def _rows_per_block(self, source: VectorSource) -> int:
         return rows_per_block(self.n_bits) if source.is_sparse else self._convolve.rows_per_block()
+
+
+def _is_sound(energy: NDArray[np.float64]) -> bool:
+    """Tell whether spectra with these mean squares make projections that are neither lost nor infinite."""
+    return bool(((energy >= _LEAST_ENERGY) & (energy <= _LARGEST_ENERGY)).all())
 
 
 def _flip(rows: Vectors, centre: Vectors, signs: Vectors, out: Vectors) -> None:

@@ -9,9 +9,11 @@ import numpy as np
 
 from .._typing import Projections
 from .._validation import VectorSource, as_count
-from ..sparserows import SparseRows, VectorRows
 from .base import Encoder
 from .circulant import KINDS
+
+LARGEST_LENGTH = 1e18
+"""Of vectors whose distances float32 can hold, and so of their centre."""
 
 # Values of sparse rows that are dense at a time.
 _DENSE_FLOATS = 2**20
@@ -26,6 +28,9 @@ def checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
         raise ValueError(f"encoder must be for dim={dim}, got one for dim={encoder.dim}")
     if n_bits is not None and encoder.n_bits != as_count(n_bits, "n_bits"):
         raise ValueError(f"n_bits is {n_bits}, but the encoder makes {encoder.n_bits} bits; leave n_bits out")
+    length = np.linalg.norm(np.asarray(getattr(encoder, "centre", 0.0), dtype=np.float64))
+    if not length <= LARGEST_LENGTH:
+        raise ValueError(f"encoder must have a centre of length up to {LARGEST_LENGTH:g}, got {length:.3g}")
     copied: Encoder = copy.deepcopy(encoder)
     return copied
 
@@ -42,13 +47,13 @@ def fitted_copy(prototype: Encoder, sample: Any) -> Encoder:
     return encoder
 
 
-def project_rows(encoder: Encoder, rows: VectorRows, n_threads: int) -> Projections:
+def project_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> Projections:
     """Project rows; encoders that are not ours need not know about threads, nor about sparse rows."""
     if isinstance(encoder, Encoder):
-        return encoder.project_source(VectorSource(rows, encoder.dim), n_threads)
-    if not isinstance(rows, SparseRows):
-        return np.asarray(encoder.project(rows), dtype=np.float32)
-    parts = [encoder.project(block) for _, block in VectorSource(rows, encoder.dim).blocks(_DENSE_FLOATS)]
+        return encoder.project_source(rows, n_threads)
+    if not rows.is_sparse:
+        return np.asarray(encoder.project(rows.read(slice(None))), dtype=np.float32)
+    parts = [encoder.project(block) for _, block in rows.blocks(_DENSE_FLOATS)]
     return np.concatenate([np.empty((0, encoder.n_bits)), *parts]).astype(np.float32)
 
 

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._validation import as_count, as_positive, as_real
+from .._validation import as_iterations, as_real, as_seed
 from .matrices import (
     OVERFLOW,
     Lengths,
@@ -20,7 +20,7 @@ from .matrices import (
     products_of,
     random_directions,
 )
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
 
 
 class ITQEncoder(MatrixEncoder):
@@ -74,9 +74,9 @@ class ITQEncoder(MatrixEncoder):
     _at_most_dim: ClassVar[bool] = True
     _checks: ClassVar[Checks] = {
         "seed": as_seed,
-        "n_iter": as_count,
-        "scale": as_positive,
-        "scale_variance": lambda value, name: as_positive(value, name, zero=True),
+        "n_iter": as_iterations,
+        "scale": as_real,
+        "scale_variance": as_real,
         "overlap": as_real,
     }
 

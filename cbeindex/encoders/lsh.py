@@ -6,7 +6,8 @@ from typing import ClassVar
 
 import numpy as np
 
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .._validation import as_seed, require_memory
+from .parametric import Checks, Layout, MatrixEncoder
 
 
 class LSHEncoder(MatrixEncoder):
@@ -17,7 +18,7 @@ class LSHEncoder(MatrixEncoder):
     theta / pi, theta the angle between the two centred vectors.
 
     A vector takes O(dim n_bits) time, and W takes 4 dim n_bits bytes: 2.6 GB for 25,600 bits of as many dimensions.
-    Where that is more than there is, numpy raises MemoryError.
+    More than the memory of the machine is a MemoryError.
 
     Parameters
     ----------
@@ -53,6 +54,7 @@ class LSHEncoder(MatrixEncoder):
 
     def __init__(self, dim: int, n_bits: int | None = None, seed: int = 0) -> None:
         super().__init__(dim, n_bits, seed=seed)
+        require_memory(4 * self.dim * self.n_bits, "the matrix")
         rng = np.random.default_rng(self.seed)
         self.weights = rng.standard_normal((self.n_bits, self.dim), dtype=np.float32)
 

@@ -15,6 +15,9 @@ from .base import rows_per_block
 Matrix: TypeAlias = NDArray[Any]  # float32 or float64
 Parameters = TypeVar("Parameters")
 
+LARGEST_SCALE = 1e24
+"""What projections may do to squared lengths, one way or the other, and their variance."""
+
 OVERFLOW = "training overflowed: scale the vectors down"
 
 # Floats of rows multiplied at a time, unless these are fewer than 32: 64 MB.
@@ -56,6 +59,11 @@ class Lengths(NamedTuple):
         share = n_bits / length
         return cls(1 / share, 2 * (1 - share) / n_bits, share)
 
+    def are_sound(self) -> bool:
+        """Tell whether distances can be estimated with them in float32."""
+        is_scale = 1 / LARGEST_SCALE <= self.scale <= LARGEST_SCALE
+        return is_scale and 0 <= self.scale_variance <= LARGEST_SCALE and -LARGEST_SCALE <= self.overlap <= 1
+
     @classmethod
     def measured(cls, rows: Vectors, projections: Projections) -> Lengths:
         """Measure on centred rows and their projections, paired up; some of the rows must differ.
@@ -70,7 +78,8 @@ class Lengths(NamedTuple):
         squares, P_squares = _squares(first - second), _squares(P_first - P_second)
         differ = squares > 0
         scale = float(squares[differ].sum() / P_squares[differ].sum())
-        variance = float(np.mean((scale * P_squares[differ] / squares[differ] - 1) ** 2))
+        relative = scale * P_squares[differ] / squares[differ] - 1
+        variance = float(relative @ relative) / max(1, len(relative))
         lengths, P_lengths = _squares(first), _squares(P_first)
         kept = np.divide(lengths, P_lengths, out=np.zeros(half), where=P_lengths > 0)
         misses = kept * np.einsum("ij,ij->i", P_first, P_second) - np.einsum("ij,ij->i", first, second)
@@ -103,7 +112,7 @@ def lengths_of(
     rows = source.read(sample_numbers(source.n_rows, _SAMPLE_ROWS))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         lengths = Lengths.measured(rows - centre, project(rows))
-    return lengths if np.isfinite(lengths).all() and lengths.scale > 0 else otherwise
+    return lengths if lengths.are_sound() else otherwise
 
 
 def products_of(source: VectorSource, centre: Vectors, matrix: Vectors) -> Projections:

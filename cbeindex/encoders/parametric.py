@@ -10,17 +10,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._typing import Arrays, Projections, Vectors
-from .._validation import VectorSource, as_array, as_choice, as_count, as_flag
+from .._validation import MOST_BITS, MOST_DIM, VectorSource, as_array, as_choice, as_count, as_flag
 from .base import Encoder, Projector
-from .matrices import products, rows_per_product
+from .matrices import Lengths, products, rows_per_product
 
 Checks: TypeAlias = dict[str, Callable[[Any, str], Any]]
 Layout: TypeAlias = dict[str, tuple[Any, tuple[int | None, ...]]]
-
-
-def as_seed(value: Any, name: str) -> int:
-    """Return `value` as an int of at least 0."""
-    return as_count(value, name, least=0)
 
 
 class ParametricEncoder(Encoder):
@@ -63,7 +58,8 @@ class ParametricEncoder(Encoder):
         """
         try:
             as_choice(config["encoder"], "encoder", (cls.name,))
-            dim, n_bits = as_count(config["dim"], "dim"), as_count(config["n_bits"], "n_bits")
+            dim = as_count(config["dim"], "dim", most=MOST_DIM)
+            n_bits = as_count(config["n_bits"], "n_bits", most=MOST_BITS)
             centre = _finite(arrays, "centre", np.float32, (dim,))  # first: it shows that dim is no fancy
             encoder = cls.__new__(cls)
             ParametricEncoder.__init__(encoder, dim, n_bits, **{name: config[name] for name in cls._checks})
@@ -72,9 +68,11 @@ class ParametricEncoder(Encoder):
             for name, (dtype, shape) in encoder._layout().items():
                 setattr(encoder, name, _finite(arrays, name, dtype, shape))
             encoder._check_arrays()
+            if "scale" in cls._checks and not Lengths(*(config[name] for name in Lengths._fields)).are_sound():
+                raise ValueError("scale, scale_variance and overlap must be such that distances can be estimated")
         except KeyError as error:
             raise ValueError(f"a stored {cls.__name__} must have {error}") from None
-        except (TypeError, AttributeError, OverflowError) as error:
+        except TypeError as error:
             raise ValueError(f"not a stored {cls.__name__}: {error}") from None
         return encoder
 
@@ -92,6 +90,17 @@ class MatrixEncoder(ParametricEncoder):
     """
 
     weights: Vectors
+
+    def _check_arrays(self) -> None:
+        largest = float(np.abs(self.weights).max(initial=0))
+        if len(self.weights) and not 0 < largest <= self._largest_weight():
+            raise ValueError(
+                f"weights must be up to {self._largest_weight():.3g} and not all 0, got up to {largest:.3g}"
+            )
+
+    def _largest_weight(self) -> float:
+        """Return what no weight of an encoder that was drawn or fitted exceeds: orthonormal rows, or normal numbers."""
+        return 16.0
 
     def _finish(self, products: Projections) -> Projections:
         """Make projections of products, (n, n_columns), which may be overwritten; a linear encoder takes them."""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
-from .._validation import VectorSource, as_positive
+from .._validation import VectorSource, as_positive, as_seed, require_memory
 from .matrices import OVERFLOW, read_blocks, sample_numbers
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
 
 # The default bandwidth: distances from so many rows to their neighbour of this rank, among so many rows.
 _N_QUERIES, _RANK, _N_ROWS = 256, 50, 10_000
@@ -127,6 +128,7 @@ class SKLSHEncoder(MatrixEncoder):
         """Draw frequencies for a known gamma."""
         if gamma is None:
             return np.empty((0, self.dim), dtype=np.float32)
+        require_memory(4 * self.dim * self.n_bits, "the matrix of frequencies")
         rng = np.random.default_rng(self.seed).spawn(1)[0]
         return rng.standard_normal((self.n_bits, self.dim), dtype=np.float32) * np.float32(np.sqrt(gamma))
 
@@ -146,6 +148,12 @@ class SKLSHEncoder(MatrixEncoder):
     def _check_arrays(self) -> None:
         if self.is_fitted and self.gamma_used is None:
             raise ValueError("gamma_used must be a number in a fitted encoder, got None")
+        super()._check_arrays()
+        if not ((self.phases >= 0) & (self.phases <= 7)).all() or not (np.abs(self.thresholds) <= 1).all():
+            raise ValueError("phases must be from 0 to 2 pi and thresholds from -1 to 1")
+
+    def _largest_weight(self) -> float:
+        return super()._largest_weight() * math.sqrt(self.gamma_used or 0.0)
 
 
 def _neighbour_square(source: VectorSource, centre: Vectors) -> float:

@@ -9,8 +9,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._typing import Projections, Vectors
+from .._validation import as_seed
 from .matrices import OVERFLOW, principal_axes, products_of
-from .parametric import Checks, Layout, MatrixEncoder, as_seed
+from .parametric import Checks, Layout, MatrixEncoder
+
+# Of waves that float32 can still tell from infinity, for vectors of any sensible length.
+_LARGEST_PHASE = 1e30
 
 
 class SpectralEncoder(MatrixEncoder):
@@ -91,8 +95,9 @@ class SpectralEncoder(MatrixEncoder):
         weights = principal_axes(source, centre, self.n_bits).astype(np.float32)
         products = products_of(source, centre, weights)
         lower, upper = products.min(axis=0), products.max(axis=0)
-        if not np.isfinite(upper - lower).all():
-            raise ValueError(OVERFLOW)
+        with np.errstate(over="ignore", invalid="ignore"):
+            if not np.isfinite(upper - lower).all():
+                raise ValueError(OVERFLOW)
         axes, modes = slowest_modes(upper - lower, self.n_bits)
         used, axes = np.unique(axes, return_inverse=True)
         self.centre, self.weights = centre, weights[used]
@@ -102,12 +107,16 @@ class SpectralEncoder(MatrixEncoder):
         return self
 
     def _finish(self, products: Projections) -> Projections:
-        frequencies = (np.pi * self.modes / self.ranges[self.axes]).astype(np.float32)
         products -= self.lower
         waves = products[:, self.axes]
-        waves *= frequencies
+        waves *= self._frequencies()
         # sin(pi / 2 + x) is cos(x).
         return np.cos(waves, out=waves)
+
+    def _frequencies(self) -> Vectors:
+        """Return the frequency of the wave of each bit."""
+        with np.errstate(over="ignore"):
+            return (np.pi * self.modes / self.ranges[self.axes]).astype(np.float32)
 
     def _layout(self) -> Layout:
         n_bits = self.n_bits if self.is_fitted else 0
@@ -120,6 +129,7 @@ class SpectralEncoder(MatrixEncoder):
         }
 
     def _check_arrays(self) -> None:
+        super()._check_arrays()
         n_axes = len(self.weights)
         if not (len(self.lower) == len(self.ranges) == n_axes <= self.n_bits) or (n_axes > 0) != self.is_fitted:
             raise ValueError(f"weights, lower and ranges must be of the same axes, got {n_axes} of {self.n_bits} bits")
@@ -127,6 +137,10 @@ class SpectralEncoder(MatrixEncoder):
             raise ValueError(f"axes must be from 0 to {n_axes - 1}")
         if not (self.modes >= 1).all() or not (self.ranges > 0).all():
             raise ValueError("modes must be at least 1 and ranges above 0")
+        with np.errstate(over="ignore"):
+            reach = self._frequencies() * np.abs(self.lower)[self.axes]
+        if not (reach < _LARGEST_PHASE).all() or not (self._frequencies() < _LARGEST_PHASE).all():
+            raise ValueError("waves must be slow enough for float32")
 
 
 def slowest_modes(ranges: Vectors, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
