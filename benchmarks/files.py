@@ -132,7 +132,11 @@ def measure(table: Table, folder: str, megabytes: int, rounds: int) -> None:
     """Measure files of one size."""
     n_rows = megabytes * 10**6 // (N_BITS // 8)
     made = {"folder": folder, "n_rows": n_rows}
-    with Contender("benchmarks.files:Ours", made) as ours, Contender("benchmarks.files:Faiss", made) as faiss:
+    n = len(os.sched_getaffinity(0))  # ours takes two cores where there are two; faiss has them too, and takes one
+    with (
+        Contender("benchmarks.files:Ours", made, n_threads=n) as ours,
+        Contender("benchmarks.files:Faiss", made, n_threads=n) as faiss,
+    ):
         both = {"ours": ours, "faiss": faiss}
         for what in ("save", "load"):
             sizes = {name: contender.call(what) for name, contender in both.items()}

@@ -12,6 +12,7 @@ from contextlib import contextmanager, suppress
 from io import FileIO
 from pathlib import Path
 
+from ._layout import MAGIC
 from .errors import NotAnIndexFileError, WriterConflictError
 
 # Opening a pipe must not wait for somebody at its other end.
@@ -95,12 +96,21 @@ def read_at(file: FileIO, offset: int, n_bytes: int) -> bytes:
 
 
 def read_into(file: FileIO, offset: int, view: memoryview) -> int:
-    """Fill `view` with the bytes from `offset` on, and return how many there were."""
-    file.seek(offset)
+    """Fill `view` with the bytes from `offset` on, and return how many there were.
+
+    Any number of threads may read a file at once where there is `os.preadv`; elsewhere it moves where the file stands.
+    """
     n_read = 0
-    while n_read < len(view) and (n_more := file.readinto(view[n_read:])):
+    while n_read < len(view) and (n_more := _read(file, offset + n_read, view[n_read:])):
         n_read += n_more
     return n_read
+
+
+def _read(file: FileIO, offset: int, view: memoryview) -> int:
+    if hasattr(os, "preadv"):
+        return os.preadv(file.fileno(), [view], offset)
+    file.seek(offset)
+    return file.readinto(view)
 
 
 def write_all(file: FileIO, data: bytes | memoryview) -> None:
@@ -123,6 +133,13 @@ def sync(file: FileIO) -> None:
     _sync(file.fileno())
 
 
+def memory_bytes() -> int:
+    """Return the bytes of memory that this machine has, or a number that no machine has if it does not tell."""
+    if not hasattr(os, "sysconf"):
+        return sys.maxsize
+    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+
+
 @contextmanager
 def locked(path: Path) -> Iterator[FileIO]:
     """Open a file for changes; nobody else can until the block ends."""
@@ -139,9 +156,9 @@ def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
 
     Yields the new file, and the old one if there is one, for the block to look at. The new one has a fixed name
     beside the old one: so two writers meet even where there is no file yet, and one that was killed leaves at most
-    one file, which the next one clears away.
+    one file, which the next one clears away. The block writes the magic first, so that it is known for ours.
     """
-    part = path.parent / f".{path.name}.part"
+    part = path.parent / f".{path.name}.cbeindex-part"
     new, old = _open_part(part, path), None
     try:
         # In this order: files come to be at `path` only under the lock of the part, so none can come unseen.
@@ -162,7 +179,7 @@ def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
     finally:
         _release(new)
         _release(old)
-    _sync_directory(path.parent)
+    sync_directory(path.parent)
 
 
 def map_privately(file: FileIO, n_bytes: int) -> mmap.mmap:
@@ -201,13 +218,7 @@ def _open_part(part: Path, path: Path) -> FileIO:
         try:
             file = open_file(part, "x+", permissions=permissions | stat.S_IRUSR | stat.S_IWUSR)
         except FileExistsError:
-            # Whoever made it is at work, and then this is an error, or was killed.
-            with suppress(FileNotFoundError):
-                left = _open_locked(part, _NO_LINKS)
-                try:
-                    _remove(left, part)
-                finally:
-                    _release(left)
+            _clear_away(part)
             continue
         try:
             _lock(file)
@@ -218,6 +229,27 @@ def _open_part(part: Path, path: Path) -> FileIO:
             raise
         _release(file)
     raise WriterConflictError("other writers replace this file again and again")
+
+
+def _clear_away(part: Path) -> None:
+    """Remove what a writer that was killed has left; an error if the writer is at work, or the file is not ours."""
+    in_the_way = FileExistsError(
+        errno.EEXIST, f"a save needs the name {part.name} in the same folder, and what is there is not ours: move it"
+    )
+    try:
+        if not stat.S_ISREG(os.lstat(part).st_mode):
+            raise in_the_way
+        left = _open_locked(part, _NO_LINKS)
+    except FileNotFoundError:
+        return
+    except PermissionError:
+        raise in_the_way from None
+    try:
+        if not MAGIC.startswith(read_at(left, 0, len(MAGIC))):
+            raise in_the_way
+        _remove(left, part)
+    finally:
+        _release(left)
 
 
 def _is_at(file: FileIO, path: Path) -> bool:
@@ -256,7 +288,7 @@ def _release(file: FileIO | None) -> None:
             file.close()
 
 
-def _sync_directory(path: Path) -> None:
+def sync_directory(path: Path) -> None:
     """Make a replacement last, if the system can.
 
     An error here is none of the save: the new file is whole and in its place, and after a power cut there is either

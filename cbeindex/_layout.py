@@ -11,12 +11,12 @@ import struct
 from collections.abc import Iterable
 from itertools import pairwise
 from typing import Any, NamedTuple, NoReturn
-from zlib import crc32
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .errors import CorruptIndexFileError, NotAnIndexFileError, UnsupportedVersionError
+from ._checksum import crc32
+from .errors import CorruptIndexFileError, IndexFileError, NotAnIndexFileError, UnsupportedVersionError
 
 # As in PNG: the first byte is not text, and the line ends show a copy that translated them.
 MAGIC = b"\x89CBE\r\n\x1a\n"
@@ -28,12 +28,18 @@ SLOT_BYTES = 32
 
 DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "<c8")
 
-# Bounds on what is made of a footer in memory. One of some hundred sections has some ten thousand bytes.
-FOOTER_LIMIT = 2**26
+# Bounds on what is made of a footer in memory: at worst some 50 MB in a third of a second. An index has at most 17
+# sections and 200 marks of JSON for each 2^29 bytes of rows, since smaller segments are joined: 2^19 marks do for 1 TB,
+# and compact() joins all segments to one.
+FOOTER_LIMIT = 2**23
+_MARKS_LIMIT = 2**19
+_MARKS = (b"[", b"{", b",", b":")
 _DEPTH_LIMIT = 100
 _DIGITS_LIMIT = 100
 _NDIM_LIMIT = 32
 _SIZE_LIMIT = 2**63
+# Far below what a slot can hold. No file comes near: at a thousand commits a second it would take 10^8 years.
+_SEQUENCE_LIMIT = 2**62
 
 _START = struct.Struct("<8sI")
 _SLOT = struct.Struct("<QQQI")
@@ -52,6 +58,13 @@ class Commit(NamedTuple):
     def end(self) -> int:
         """Where the next save goes on."""
         return self.offset + self.length
+
+    @property
+    def next_sequence(self) -> int:
+        """The sequence number of the next commit; an error if readers would refuse it."""
+        if self.sequence + 1 >= _SEQUENCE_LIMIT:
+            raise IndexFileError(f"no commit can follow number {self.sequence}; compact the index, or save it anew")
+        return self.sequence + 1
 
     def pack(self) -> bytes:
         """Return the bytes of a slot."""
@@ -93,12 +106,13 @@ def dtype_of(array: NDArray[Any], name: str) -> str:
     return dtype
 
 
-def pack_header(commit: Commit) -> bytes:
-    """Return the header of a new file, with `commit` in the first slot."""
+def pack_header(commit: Commit | None = None) -> bytes:
+    """Return the header of a new file, with `commit` in the first slot; without it the file is not whole yet."""
     header = bytearray(HEADER_BYTES)
     start = _with_crc(_START.pack(MAGIC, VERSION))
     header[: len(start)] = start
-    header[SLOT_OFFSETS[0] : SLOT_OFFSETS[0] + SLOT_BYTES] = commit.pack()
+    if commit is not None:
+        header[SLOT_OFFSETS[0] : SLOT_OFFSETS[0] + SLOT_BYTES] = commit.pack()
     return bytes(header)
 
 
@@ -111,7 +125,7 @@ def newest_commit(header: bytes, file_bytes: int) -> tuple[Commit, int]:
     if len(found) == 2 and found[0][0].sequence == found[1][0].sequence:
         raise CorruptIndexFileError(f"both commit slots have the sequence number {found[0][0].sequence}")
     commit, offset = max(found)
-    if not 0 < commit.sequence < _SIZE_LIMIT:
+    if not 0 < commit.sequence < _SEQUENCE_LIMIT:
         raise CorruptIndexFileError(f"the sequence number of a commit cannot be {commit.sequence}")
     if commit.offset % ALIGNMENT or commit.offset < HEADER_BYTES or not 0 < commit.length <= FOOTER_LIMIT:
         raise CorruptIndexFileError(f"a footer cannot have {commit.length} bytes at offset {commit.offset}")
@@ -136,6 +150,7 @@ def pack_footer(content: dict[str, Any], sections: Iterable[Section]) -> bytes:
     footer = json.dumps({"content": content, "sections": rows}, allow_nan=False, separators=(",", ":")).encode()
     if len(footer) > FOOTER_LIMIT:
         raise ValueError(f"content and names must fit {FOOTER_LIMIT} bytes of JSON, got {len(footer)}")
+    _check_marks(footer)
     return footer
 
 
@@ -146,6 +161,7 @@ def parse_footer(footer: bytes, commit: Commit) -> tuple[dict[str, Any], dict[st
     if crc32(footer) != commit.crc32:
         raise CorruptIndexFileError("the checksum of the footer does not match")
     try:
+        _check_marks(footer)
         parsed = parse_json(footer.decode())
         if not isinstance(parsed, dict) or parsed.keys() != {"content", "sections"}:
             raise ValueError("its keys must be content and sections")
@@ -192,6 +208,13 @@ def parse_json(text: str) -> Any:
         if not level:
             return value
     raise ValueError(f"nested more than {_DEPTH_LIMIT} deep")
+
+
+def _check_marks(footer: bytes) -> None:
+    """Raise an error if there is too much in a footer, before it is made in memory; marks in strings count too."""
+    n_marks = sum(footer.count(mark) for mark in _MARKS)
+    if n_marks > _MARKS_LIMIT:
+        raise ValueError(f"content and sections must have at most {_MARKS_LIMIT} marks of JSON, got {n_marks}")
 
 
 def _with_crc(data: bytes) -> bytes:

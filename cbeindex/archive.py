@@ -57,6 +57,7 @@ class Archive:
 
     stored: Stored
     saved: list[Saved] = field(default_factory=list)
+    _next: Archive | None = None  # what the file may hold since a save that was interrupted
 
     @classmethod
     def read(cls, path: str | os.PathLike[str], kind: str, mmap: bool, verify: bool) -> Archive:
@@ -76,20 +77,42 @@ class Archive:
         content: dict[str, Any],
         arrays: Arrays,
         rows: RowStore,
-        replaces: Stored | None,
+        before: Archive | None,
+        only_unchanged: bool,
     ) -> Archive:
-        """Write an index to a new file."""
+        """Write an index to a new file; `before` is what it was last saved to, maybe the file that is replaced."""
         described, new, _, saved = _describe(rows, [], 1)
-        stored = storage.write(path, {**content, "rows": described}, {**arrays, **new}, replaces=replaces)
+
+        def remember(stored: Stored) -> None:
+            if before is not None and before.stored.path == stored.path:
+                before._next = cls(stored, saved)
+
+        before = before and before._latest()
+        replaces = before.stored if before and only_unchanged else None
+        content = {**content, "rows": described}
+        stored = storage.write(path, content, {**arrays, **new}, replaces=replaces, before_commit=remember)
         return cls(stored, saved)
 
     def append(self, content: dict[str, Any], arrays: Arrays, rows: RowStore) -> Archive:
         """Write what is new to the file; arrays that are not of rows are written if they were not there."""
-        described, new, kept, saved = _describe(rows, self.saved, self.stored.sequence + 1)
-        same = {name for name, array in arrays.items() if _is_same(self.stored.arrays.get(name), array)}
+        before = self._latest()
+        described, new, kept, saved = _describe(rows, before.saved, before.stored.sequence + 1)
+        same = {name for name, array in arrays.items() if _is_same(before.stored.arrays.get(name), array)}
         new |= {name: array for name, array in arrays.items() if name not in same}
-        stored = storage.append(self.stored, {**content, "rows": described}, new, kept | same)
+
+        def remember(stored: Stored) -> None:
+            before._next = Archive(stored, saved)
+
+        content = {**content, "rows": described}
+        stored = storage.append(before.stored, content, new, kept | same, before_commit=remember)
         return Archive(stored, saved)
+
+    def _latest(self) -> Archive:
+        """Return what this index has put into the file last, where a save was interrupted before it could tell so."""
+        archive = self
+        while archive._next is not None and not storage.is_current(archive.stored):
+            archive = archive._next
+        return archive
 
     def load_rows(self, rows: RowStore) -> None:
         """Fill an empty store with the rows of the file."""
@@ -132,19 +155,19 @@ class Saveable(ABC):
     def save(self, path: str | os.PathLike[str] | None = None) -> None:
         """Save the index to a file.
 
-        Killed at any moment, the file holds what it held before or all of the index. Readers that have it open keep
-        what they see.
+        Killed at any moment, the file holds what it held before or all of the index; so it does after an error, and
+        then the index can be saved again. Readers that have it open keep what they see.
 
         Parameters
         ----------
         path : str or path-like, optional
-            A file that is made or replaced. Without it, what is new since the last `save` or `load` is appended to
-            that file; if someone else has written to it since, that is a WriterConflictError.
+            A file that is made or replaced. Without it, what is new since the last `save` or `load`, if anything, is
+            appended to that file; if someone else has written to it since, that is a WriterConflictError.
         """
         with self._writing() as rows:
             content, arrays = self._content()
             if path is not None:
-                self._archive = Archive.write(path, content, arrays, rows, None)
+                self._archive = Archive.write(path, content, arrays, rows, self._archive, only_unchanged=False)
             elif self._archive is None:
                 raise ValueError("save needs a path: the index has not been saved or loaded yet")
             else:
@@ -176,8 +199,8 @@ class Saveable(ABC):
         with self._writing() as rows:
             rows.compact()
             if self._archive is not None:
-                replaces = self._archive.stored
-                self._archive = Archive.write(replaces.path, *self._content(), rows, replaces)
+                path, (content, arrays) = self._archive.stored.path, self._content()
+                self._archive = Archive.write(path, content, arrays, rows, self._archive, only_unchanged=True)
 
     def _check(self) -> None:
         """Look at all that a mapped file says."""

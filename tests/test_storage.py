@@ -110,9 +110,9 @@ class TestBytes:
 
     def test_third_commit_takes_the_first_slot(self, path):
         stored = storage.write(path, {}, {})
-        second = storage.append(stored, {}, {}, keep=[])
+        second = storage.append(stored, {"n": 2}, {}, keep=[])
         before = path.read_bytes()
-        third = storage.append(second, {}, {}, keep=[])
+        third = storage.append(second, {"n": 3}, {}, keep=[])
         after = path.read_bytes()
         assert [stored.sequence, second.sequence, third.sequence] == [1, 2, 3]
         assert before[64:128] != after[64:128]
@@ -170,7 +170,7 @@ class TestRoundTrip:
     )
     def test_everything_comes_back(self, content, arrays, piece):
         with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setattr(storage, "_PIECE_BYTES", piece)
+            patch.setattr("cbeindex._sections._PIECE_BYTES", piece)
             path = Path(directory, "a")
             written = storage.write(path, content, arrays)
             assert written.content == content
@@ -368,6 +368,15 @@ class TestRoundTrip:
             storage.append(stored, {"a": "b" * 1000}, {}, keep=[])
         assert path.read_bytes() == before
 
+    def test_what_a_reader_would_refuse_is_not_written(self, path, monkeypatch):
+        monkeypatch.setattr("cbeindex._layout._MARKS_LIMIT", 100)
+        stored = storage.write(path, {"a": [0] * 90}, {})
+        before = path.read_bytes()
+        for content, arrays in (({"a": [0] * 100}, {}), ({}, {f"{n}": np.zeros(1) for n in range(10)})):
+            with pytest.raises(ValueError, match="at most 100 marks of JSON, got 1"):
+                storage.append(stored, content, arrays, keep=[])
+        assert path.read_bytes() == before
+
     def test_what_can_be_kept(self, path):
         stored = storage.write(path, {}, {"a": np.arange(5), "b": np.arange(3)})
         with pytest.raises(ValueError, match="keep must name arrays of the file, 'x' is not one"):
@@ -400,6 +409,36 @@ class TestRoundTrip:
         # The first footer with the zeros behind it, the 24 bytes with theirs.
         assert stored.n_unused == -(-(described["bytes"] - 256) // 64) * 64 + 64
         assert again["unused"] == stored.n_unused + 31
+
+    def test_a_save_that_changes_nothing_writes_nothing(self, path):
+        content, arrays = {"a": 1, "b": [True, None]}, {"a": np.arange(5), "b": np.arange(3)}
+        stored = storage.append(storage.write(path, {}, {"a": arrays["a"]}), content, {"b": arrays["b"]}, keep=["a"])
+        before = path.read_bytes(), path.stat().st_mtime_ns
+        for opened in (stored, storage.read(path), storage.read(path, mmap=False)):
+            assert storage.append(opened, content, {}, keep=["a", "b"]).sequence == 2
+        assert (path.read_bytes(), path.stat().st_mtime_ns) == before
+        for changed, keep in (({"a": True, "b": [True, None]}, "ab"), (content, "a"), ({}, "ab")):
+            stored = storage.append(storage.read(path), changed, {}, keep=keep)
+            check(storage.read(path, verify=True), changed, {name: arrays[name] for name in keep})
+            storage.append(stored, content, arrays, keep=[])
+        # Others may have written to the file, and then this is an error as ever.
+        with pytest.raises(WriterConflictError):
+            storage.append(stored, changed, {}, keep=keep)
+
+    def test_the_last_sequence_number(self, path):
+        """What no reader would take is not written."""
+        footer = footer_of(section())
+        path.write_bytes(build(footer, slots=(slot(2**62 - 2, 256, footer), b"")))
+        stored = storage.append(storage.read(path), {"n": 1}, {}, keep=["a"])
+        before = path.read_bytes()
+        storage.verify(path)
+        assert stored.sequence == 2**62 - 1
+        with pytest.raises(
+            IndexFileError, match=r"items\.cbe: no commit can follow number 4611686018427387903; compact"
+        ):
+            storage.append(stored, {"n": 2}, {}, keep=["a"])
+        assert path.read_bytes() == before
+        assert storage.write(path, {"n": 2}, {}, replaces=stored).sequence == 1
 
 
 class TestOtherFiles:
@@ -577,13 +616,18 @@ class TestDamage:
         storage.verify(path)
         check(storage.read(path), {"n": 4}, {"flags": arrays["flags"], "new": np.arange(3)})
 
-    def test_what_a_save_that_was_cut_off_left_is_ignored_and_cleared_away(self, path):
+    def test_what_a_save_that_was_cut_off_left_is_ignored_and_overwritten(self, path):
         content, arrays = small_file(path)
         whole = path.read_bytes()
         path.write_bytes(whole + b"\x77" * 1000)
         storage.verify(path)
         check(storage.read(path), content, arrays)
-        storage.append(storage.read(path), {}, {}, keep=[])
+        stored = storage.append(storage.read(path), {"n": 2}, {}, keep=[])
+        storage.verify(path)
+        after = path.read_bytes()
+        assert len(after) == len(whole) + 1000  # it does not get shorter, somebody may have mapped it
+        assert b"\x77" not in after[: stored.n_bytes]
+        storage.append(stored, {"n": 3}, {"a": np.zeros(500)}, keep=[])
         assert b"\x77" not in path.read_bytes()
 
     def test_a_commit_that_comes_while_a_file_is_opened(self, path, monkeypatch):
@@ -707,9 +751,14 @@ CRAFTED_FOOTERS = [
     (content_of(f'{{"a":0.{LONG}}}'.encode()), "not a finite number"),
     (content_of(b'{"a":' + b"[" * 200 + b"]" * 200 + b"}"), "nested more than 100 deep"),
     (content_of(b'{"a":' * 200 + b"1" + b"}" * 200), "nested more than 100 deep"),
-    (b"[" * 1_000_000 + b"]" * 1_000_000, "nested more than 100 deep"),
-    (b'{"a":' * 1_000_000 + b"1" + b"}" * 1_000_000, "nested more than 100 deep"),
-    (b"[" * 1_000_000, "footer is not valid"),
+    (b"[" * 500_000 + b"]" * 500_000, "nested more than 100 deep"),
+    (b'{"a":' * 250_000 + b"1" + b"}" * 250_000, "nested more than 100 deep"),
+    (b"[" * 500_000, "footer is not valid"),
+    (content_of(b'{"a":[' + b"[]," * 1_000_000 + b"[]]}"), "at most 524288 marks of JSON, got 20000"),
+    (content_of(b'{"a":[' + b"0," * 1_000_000 + b"0]}"), "at most 524288 marks of JSON, got 10000"),
+    (b"[" * 1_000_000, "at most 524288 marks of JSON, got 1000000"),
+    (b":" * 1_000_000, "at most 524288 marks of JSON, got 1000000"),
+    (b"{" * 1_000_000, "at most 524288 marks of JSON, got 1000000"),
 ]
 
 FOOTER = footer_of(section())
@@ -718,9 +767,9 @@ CRAFTED_SLOTS = [
     ((b"", b""), "both commit slots are damaged"),
     ((b"\1" * 32, b"\2" * 32), "both commit slots are damaged"),
     ((slot(1, 256, FOOTER, length=0), b""), "a footer cannot have 0 bytes"),
-    ((slot(1, 256, FOOTER, length=2**26 + 1), b""), "a footer cannot have 67108865 bytes"),
+    ((slot(1, 256, FOOTER, length=2**23 + 1), b""), "a footer cannot have 8388609 bytes"),
     ((slot(1, 256, FOOTER, length=2**64 - 1), b""), "a footer cannot have"),
-    ((slot(1, 256, FOOTER, length=2**26), b""), "truncated: 67109120 bytes belong to it"),
+    ((slot(1, 256, FOOTER, length=2**23), b""), "truncated: 8388864 bytes belong to it"),
     ((slot(1, 256, FOOTER, length=len(FOOTER) + 1), b""), "truncated"),
     ((slot(1, 256, FOOTER, length=len(FOOTER) - 1), b""), "checksum of the footer"),
     ((slot(1, 256, OTHER, length=len(FOOTER)), b""), "checksum of the footer"),
@@ -732,6 +781,8 @@ CRAFTED_SLOTS = [
     ((slot(1, 2**64 - 64, FOOTER), b""), "truncated"),
     ((slot(0, 256, FOOTER), b""), "sequence number of a commit cannot be 0"),
     ((slot(2**64 - 1, 256, FOOTER), b""), "sequence number of a commit cannot be 18446744073709551615"),
+    ((slot(2**63 - 1, 256, FOOTER), b""), "sequence number of a commit cannot be 9223372036854775807"),
+    ((slot(1, 256, FOOTER), slot(2**62, 256, FOOTER)), "sequence number of a commit cannot be 4611686018427387904"),
     ((slot(3, 256, FOOTER), slot(3, 256, FOOTER)), "both commit slots have the sequence number 3"),
     ((slot(3, 256, FOOTER), slot(4, 256, OTHER)), "truncated|checksum of the footer"),
 ]
