@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass
 from io import FileIO
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -29,12 +31,38 @@ _PIECE_BYTES = 2**20
 _NO_BYTES = np.empty(0, dtype=np.uint8)
 
 
-def write_sections(file: FileIO, offset: int, arrays: Arrays) -> dict[str, Section]:
-    """Write arrays at `offset`, where the file stands."""
+@dataclass
+class MappedArrays:
+    """Arrays of a mapped file, with the checksums of what was written.
+
+    Attributes
+    ----------
+    path : Path
+    arrays : dict of str to array
+    crcs : dict of str to int
+    """
+
+    path: Path
+    arrays: Arrays
+    crcs: dict[str, int]
+    _is_checked: bool = False
+
+    def check(self) -> None:
+        """Raise CorruptIndexFileError if the arrays are not as they were written; reads all of them, once."""
+        for name in () if self._is_checked else self.arrays:
+            if _checksum(self.arrays[name]) != self.crcs[name]:
+                raise CorruptIndexFileError(f"{self.path}: the checksum of section {name!r} does not match")
+        self._is_checked = True
+
+
+def write_sections(file: FileIO, offset: int, arrays: Arrays, crcs: Mapping[str, int]) -> dict[str, Section]:
+    """Write arrays at `offset`, where the file stands; `crcs` are the checksums that some of them must have."""
     sections = {}
     for name, array in arrays.items():
         dtype = dtype_of(array, name)
         section = sections[name] = Section(name, dtype, array.shape, offset, _write_values(file, array, dtype))
+        if section.crc32 != crcs.get(name, section.crc32):
+            raise CorruptIndexFileError(f"section {name!r} is damaged in the file that it was mapped from")
         _files.write_all(file, bytes(section.room - section.nbytes))
         offset += section.room
     return sections
@@ -125,6 +153,18 @@ def _pieces(array: NDArray[Any], dtype: str) -> Iterator[memoryview]:
     )
     for piece in pieces:
         yield piece.view(np.uint8).data
+
+
+def _checksum(array: NDArray[Any]) -> int:
+    """Return the CRC32 of the values of a mapped array."""
+    data = array.reshape(-1).view(np.uint8).data
+    crcs = np.zeros(-(-len(data) // _PIECE_BYTES), dtype=np.uint32)
+
+    def check(start: int, stop: int) -> None:
+        crcs[start // _PIECE_BYTES] = crc32(data[start:stop])
+
+    for_each_chunk(check, len(data), _PIECE_BYTES, n_cores())
+    return combine(crcs.tolist(), _PIECE_BYTES, len(data))
 
 
 def _n_readers() -> int:

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from . import kernels, storage
+from ._sections import MappedArrays
 from ._typing import Arrays
 from ._validation import as_choice, as_count, as_flag
 from .buckets import Cells, Clusters, Substrings, Tables
@@ -90,7 +91,14 @@ class Archive:
         before = before and before._latest()
         replaces = before.stored if before and only_unchanged else None
         content = {**content, "rows": described}
-        stored = storage.write(path, content, {**arrays, **new}, replaces=replaces, before_commit=remember)
+        mapped = [(entry.name, entry.segment.origin) for entry in saved]
+        crcs = {
+            f"{name}/{part}": crc
+            for name, origin in mapped
+            if isinstance(origin, MappedArrays)
+            for part, crc in origin.crcs.items()
+        }
+        stored = storage.write(path, content, {**arrays, **new}, replaces=replaces, crcs=crcs, before_commit=remember)
         return cls(stored, saved)
 
     def append(self, content: dict[str, Any], arrays: Arrays, rows: RowStore) -> Archive:
@@ -122,10 +130,13 @@ class Archive:
             next_id = as_count(value_of(described, "next_id"), "next_id", least=0, most=2**63)
             _check_entries(entries, self.stored.sequence, rows)
             self.saved = [
-                Saved(entry["name"], entry["removed"], _load_segment(entry, self.stored.arrays, rows, next_id))
+                Saved(entry["name"], entry["removed"], _load_segment(entry, self.stored, rows, next_id))
                 for entry in entries
             ]
             rows.restore(tuple(saved.segment for saved in self.saved), next_id)
+        for saved in self.saved:
+            if saved.removed_name is not None:
+                _check_mapped(self.stored, saved.removed_name)
 
     def check(self, rows: RowStore) -> None:
         """Raise an IndexFileError if rows that were loaded make no sense, at the cost of reading all of them."""
@@ -188,6 +199,7 @@ class Saveable(ABC):
             Check all of a mapped file too.
         """
         archive = Archive.read(path, cls.__name__, as_flag(mmap, "mmap"), as_flag(verify, "verify"))
+        _check_mapped(archive.stored, "encoder/")
         with naming(archive.stored):
             index, rows = cls._from_content(archive.stored.content, archive.stored.arrays)
         archive.load_rows(rows)
@@ -409,9 +421,9 @@ def _is_earlier(name: re.Match[str] | None, sequence: int) -> bool:
     return name is not None and int(name[1]) <= sequence
 
 
-def _load_segment(entry: Any, arrays: Arrays, rows: RowStore, next_id: int) -> Segment:
+def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> Segment:
     """Rebuild a segment."""
-    name, n_rows = entry["name"], entry["n_rows"]
+    name, n_rows, arrays = entry["name"], entry["n_rows"], stored.arrays
 
     def array(part: str, dtype: Any, *shape: int | None) -> Any:
         found = arrays[f"{name}/{part}"]
@@ -458,7 +470,15 @@ def _load_segment(entry: Any, arrays: Arrays, rows: RowStore, next_id: int) -> S
         order,
         ranks,
         _load_buckets(kind, buckets, array, rows, n_rows),
+        stored.mapped(f"{name}/"),
     )
+
+
+def _check_mapped(stored: Stored, prefix: str) -> None:
+    """Raise CorruptIndexFileError if mapped arrays that are read when the file is opened are damaged."""
+    mapped = stored.mapped(prefix)
+    if mapped is not None:
+        mapped.check()
 
 
 def _load_column(name: str, column: Column, array: Callable[..., Any], n_rows: int) -> Any:

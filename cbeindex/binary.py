@@ -257,6 +257,7 @@ class BinaryIndex(Saveable):
         if other.n_bits != self.n_bits:
             raise ValueError(f"other must have codes of {self.n_bits} bits, got {other.n_bits}")
         snapshot = other._rows.snapshot()
+        snapshot.check_origins()
         ids = snapshot.ids()
         self._rows.add(ids, snapshot.codes_of(ids, self.n_bits))
 

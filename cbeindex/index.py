@@ -386,6 +386,7 @@ class CBEIndex(Saveable):
             _, encoder, rows, _ = self._state
             _, their_encoder, their_rows, _ = other._state
             snapshot = their_rows.snapshot()
+            snapshot.check_origins()
             names = snapshot.ids()
             if len(names) == 0:
                 return

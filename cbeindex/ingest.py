@@ -124,6 +124,7 @@ class Ingest:
     def encode_first(self, encoder: Encoder, geometry: Geometry, first: RowStore) -> RowStore:
         """Turn rows kept as vectors into codes."""
         snapshot = first.snapshot()
+        snapshot.check_origins()
         names = snapshot.ids()
         vectors = snapshot.column_of("vectors", names, first.columns["vectors"])
         if isinstance(vectors, SparseRows):

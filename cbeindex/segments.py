@@ -47,6 +47,13 @@ class BucketMaker(Protocol):
         """Return the segment with buckets, its rows in the order that they want; as it is if it is too small."""
 
 
+class Origin(Protocol):
+    """Where the arrays of a segment are mapped from."""
+
+    def check(self) -> None:
+        """Raise an IndexFileError if the arrays are not as they were written, at the cost of reading all of them."""
+
+
 @dataclass(frozen=True)
 class Segment:
     """Rows that do not change.
@@ -62,6 +69,8 @@ class Segment:
         The rows in the order of their ids, and the place of each row in it; empty where rows are in that order.
     buckets : Cells, Tables or None
         What is known of the rows beyond their codes, to find near ones without looking at all.
+    origin : Origin or None
+        Where the rows are mapped from: to be checked before they are copied to where they get new checksums.
     """
 
     ids: Ids
@@ -71,6 +80,7 @@ class Segment:
     order: Ranks = field(default_factory=lambda: NO_RANKS)
     ranks: Ranks = field(default_factory=lambda: NO_RANKS)
     buckets: Any = None
+    origin: Origin | None = None
 
     @property
     def n_rows(self) -> int:
@@ -210,6 +220,12 @@ class Snapshot(NamedTuple):
         for segment in self.segments:
             found |= segment.find(ids) >= 0
         return found
+
+    def check_origins(self) -> None:
+        """Raise an IndexFileError if mapped rows are damaged, which copies of them would hide."""
+        for segment in self.segments:
+            if segment.origin is not None:
+                segment.origin.check()
 
     def require(self, ids: Ids) -> None:
         """Raise ValueError if one of `ids` is not there."""
@@ -488,6 +504,7 @@ class RowStore:
 
     def _joined(self, segments: Sequence[Segment]) -> Segment:
         """Join segments to one, in the order of ids, without removed rows and buckets."""
+        Snapshot(tuple(segments)).check_origins()
         segments = [segment.without_removed() for segment in segments]
         if len(segments) == 1:
             return segments[0]

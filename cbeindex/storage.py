@@ -71,7 +71,7 @@ from ._layout import (
     pack_header,
     parse_footer,
 )
-from ._sections import check_sections, map_sections, read_sections, write_sections
+from ._sections import MappedArrays, check_sections, map_sections, read_sections, write_sections
 from ._typing import Arrays
 from .errors import CorruptIndexFileError, IndexFileError, NotAnIndexFileError, WriterConflictError
 
@@ -98,6 +98,7 @@ class Stored:
     _commit: Commit
     _sections: dict[str, Section]
     _is_synced: bool = True
+    _is_mapped: bool = False
 
     @property
     def sequence(self) -> int:
@@ -114,6 +115,20 @@ class Stored:
         """Bytes among these that `write` would not write again."""
         return self.n_bytes - _n_needed(self._commit, self._sections)
 
+    def mapped(self, prefix: str) -> MappedArrays | None:
+        """Return the arrays whose names begin with `prefix`, to be checked, under the rest of their names.
+
+        None if the arrays are not mapped; then they were checked when they were read.
+        """
+        if not self._is_mapped:
+            return None
+        names = {name: name.removeprefix(prefix) for name in self._sections if name.startswith(prefix)}
+        return MappedArrays(
+            self.path,
+            {short: self.arrays[name] for name, short in names.items()},
+            {short: self._sections[name].crc32 for name, short in names.items()},
+        )
+
 
 def write(
     path: str | os.PathLike[str],
@@ -121,6 +136,7 @@ def write(
     arrays: Mapping[str, ArrayLike],
     *,
     replaces: Stored | None = None,
+    crcs: Mapping[str, int] | None = None,
     before_commit: Callable[[Stored], None] | None = None,
 ) -> Stored:
     """Make a file, or replace one in a single step.
@@ -138,6 +154,8 @@ def write(
         Of any size and layout; written in pieces.
     replaces : Stored, optional
         What a file that is there must hold; otherwise it is replaced whatever it holds.
+    crcs : mapping of str to int, optional
+        Checksums that arrays must have, because they were mapped from another file; otherwise that is an error.
     before_commit : callable, optional
         Called with what will be returned, before the file may come to hold it.
 
@@ -155,7 +173,7 @@ def write(
             _check_unchanged(old, replaces)
         file.seek(0)
         _files.write_all(file, pack_header())
-        sections = write_sections(file, HEADER_BYTES, arrays)
+        sections = write_sections(file, HEADER_BYTES, arrays, crcs or {})
         commit = _write_footer(file, 1, content, sections)
         file.seek(0)
         _files.write_all(file, pack_header(commit))
@@ -212,7 +230,7 @@ def append(
         try:
             file.seek(last.end)
             _files.write_all(file, bytes(-last.end % ALIGNMENT))
-            sections |= write_sections(file, aligned(last.end), arrays)
+            sections |= write_sections(file, aligned(last.end), arrays, {})
             commit = _write_footer(file, last.next_sequence, content, sections)
             _files.sync(file)
             written = Stored(stored.path, content, kept | arrays, commit, sections, _is_synced=False)
@@ -263,7 +281,7 @@ def read(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool = Fals
             arrays = map_sections(file, commit, sections)
         else:
             arrays = read_sections(file, sections)
-    return Stored(path, content, arrays, commit, sections)
+    return Stored(path, content, arrays, commit, sections, _is_mapped=mmap)
 
 
 def verify(path: str | os.PathLike[str]) -> None:
