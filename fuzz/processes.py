@@ -188,6 +188,7 @@ class _Child:
                 work(functools.partial(_send, theirs), *arguments)
                 status = 0
             except BaseException as error:
+                self._errors.write_text(f"{type(error).__name__}: {error}")
                 text = "".join(traceback.format_exception(error)[-3:])
                 self._errors.write_text(f"{type(error).__name__}: {error}\n{text}")
             finally:
@@ -447,7 +448,7 @@ class _Episode:
         writers[0].signal(signal.SIGKILL)
         allowed, required = {0: 0}, {0: 0}
         for number, writer in zip(numbers, writers, strict=True):
-            sent, problem = writer.reap((-signal.SIGKILL,) if number == 1 else (0,))
+            sent, problem = writer.reap((0, -signal.SIGKILL) if number == 1 else (0,))
             if problem:
                 self._find(f"a writer among others {problem}")
             allowed |= {id_: 1 for name, id_ in sent if name == "i"}
