@@ -12,6 +12,7 @@ import copy
 import errno
 import functools
 import itertools
+import linecache
 import os
 import random
 import sys
@@ -138,7 +139,7 @@ class _Injector:
     def _trace(self, frame: Any, event: str, arg: Any) -> Any:
         if not frame.f_code.co_filename.startswith(_PACKAGE):
             return None
-        if event == "line":
+        if event == "line" and not _is_with(frame.f_code.co_filename, frame.f_lineno):
             self.point("line")
         return self._trace
 
@@ -148,6 +149,16 @@ class _Injector:
             return real(*args)
 
         return call
+
+
+@functools.cache
+def _is_with(filename: str, number: int) -> bool:
+    """Tell whether a line is a `with`.
+
+    The interpreter comes back to such a line when the block ends, and an error that is raised there, by a tracer alone,
+    keeps the block from being left: no interrupt can do that.
+    """
+    return linecache.getline(filename, number).lstrip().startswith("with ")
 
 
 class _Numpy:
@@ -175,6 +186,14 @@ def _modules() -> list[Any]:
         for name, module in list(sys.modules.items())
         if name.startswith("cbeindex") and "kernels" not in name and getattr(module, "np", None) is np
     ]
+
+
+def _without_frames(error: BaseException) -> BaseException:
+    """Let go of the frames that an error holds, and with them of files that are open there."""
+    part: BaseException | None = error
+    while part is not None:
+        part = part.with_traceback(None).__context__
+    return error
 
 
 class _Operation(NamedTuple):
@@ -257,7 +276,7 @@ class _Machine:
             with self._injector.active():
                 operation.call(self.index)
         except (KeyboardInterrupt, MemoryError, OSError) as raised:
-            error = raised
+            error = _without_frames(raised)
         except Exception as raised:
             where = f" after {fault} {self._injector.at}" if fault else ""
             raise Wrong(f"{operation.name}{where}: {type(raised).__name__}: {raised}") from raised
