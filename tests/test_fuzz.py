@@ -174,7 +174,7 @@ class TestPlantedDefects:
                 return super().add(codes, ids)
 
         Loses.__name__ = "BinaryIndex"
-        report = faults.run(0, 60, range(60), api=faults.Api(Loses, CBEIndex), out=io.StringIO())
+        report = faults.run(0, 60, range(150), api=faults.Api(Loses, CBEIndex), out=io.StringIO())
         assert "replace that failed" in what(report)
         assert "neither the old nor the new ids" in what(report)
 
