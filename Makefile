@@ -2,7 +2,7 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types tests tests-uncompiled bench clean
+.PHONY: test lint types tests tests-uncompiled fuzz bench clean
 
 test: lint types tests tests-uncompiled
 
@@ -18,6 +18,11 @@ tests: .venv/dev
 
 tests-uncompiled: .venv/dev
 	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n 2
+
+# KIND=files (or faults, processes) runs one kind; SEED=... repeats a run, KEEP=folder keeps files that show a finding.
+SECONDS ?= 60
+fuzz: .venv/dev
+	$(BIN)/python -m fuzz $(KIND) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
 
 bench: .venv/bench
 	$(BIN)/python -m benchmarks recall

@@ -1,0 +1,218 @@
+"""The fuzzers: a short run of each finds nothing, and each finds a defect that is put there."""
+
+import io
+import os
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytest.importorskip("resource")
+if not hasattr(os, "fork"):
+    pytest.skip("no fork here", allow_module_level=True)
+
+from cbeindex import BinaryIndex, CBEIndex, storage, verify
+from fuzz import container, corpus, faults, files, processes
+from fuzz.__main__ import main
+from fuzz.report import random_of
+from tests.small import VERY_SMALL, small_buckets
+
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
+    pytest.mark.skipif(not COMPILED, reason="the time of a case is limited"),
+]
+
+
+def what(report):
+    return "\n".join(f"case {case}: {finding}" for case, finding in report.findings)
+
+
+class TestShortRuns:
+    """Fixed seeds; `make fuzz` takes fresh ones."""
+
+    def test_files(self):
+        report = files.run(1, 60, range(120), out=io.StringIO())
+        assert not report.findings, what(report)
+        assert report.n_cases == 120
+        # Damage reaches what comes after loading, and there are files that `verify` accepts.
+        assert min(report.counts["mapped"], report.counts["saved again"], report.counts["verified"]) > 5
+
+    def test_faults(self):
+        report = faults.run(1, 60, range(60), out=io.StringIO())
+        assert not report.findings, what(report)
+        assert report.counts["faults"] > 100
+
+    def test_processes(self):
+        report = processes.run(1, 60, range(4), out=io.StringIO())
+        assert not report.findings, what(report)
+        assert report.counts["kills"] == 20
+        assert min(report.counts[name] for name in ("commits", "interrupts", "conflicts", "reads")) > 0
+
+
+class TestContainer:
+    @pytest.fixture(autouse=True)
+    def _small(self):
+        with small_buckets(VERY_SMALL):
+            yield
+
+    @pytest.mark.parametrize("number", range(0, len(corpus.RECIPES), 7))
+    def test_writes_what_it_reads(self, tmp_path, number):
+        data, path = corpus.file_of(number), tmp_path / "items.cbe"
+        container.write(container.parse(data), path)
+        if corpus.RECIPES[number].history == "appended":  # what is not in use is left out
+            assert container.parse(path.read_bytes()) == container.parse(data)
+        else:
+            assert path.read_bytes() == data
+        verify(path)
+
+    def test_reads_what_cbeindex_reads(self, tmp_path):
+        path = tmp_path / "items.cbe"
+        for number in range(3, len(corpus.RECIPES), 11):
+            path.write_bytes(corpus.file_of(number))
+            ours, theirs = container.parse(path.read_bytes()), storage.read(path)
+            assert ours.content == theirs.content
+            assert [section.name for section in ours.sections] == list(theirs.arrays)
+            for section in ours.sections:
+                np.testing.assert_array_equal(section.array, theirs.arrays[section.name])
+
+    def test_holes_and_old_bytes(self, tmp_path):
+        """Files that differ from those that cbeindex writes, and are valid."""
+        path, file = tmp_path / "items.cbe", container.parse(corpus.file_of(0))
+        file.sections.append(container.Section("more", "|u1", [2**20 + 1], b"\1", hole=2**20))
+        file.before = b"old"
+        container.write(file, path)
+        verify(path)
+        assert storage.read(path).arrays["more"].sum() == 1
+
+    def test_cases_do_not_depend_on_others(self, tmp_path):
+        made = []
+        for _ in range(2):
+            what, _ = files.make_file(random_of(3, "files", 5), 8, tmp_path / "items.cbe")
+            made.append((what, (tmp_path / "items.cbe").read_bytes()))
+        assert made[0] == made[1]
+        other, _ = files.make_file(random_of(3, "files", 6), 8, tmp_path / "items.cbe")
+        assert other != made[0][0]
+
+
+@pytest.mark.parametrize("number", range(3, len(corpus.RECIPES), 7))
+def test_a_valid_file_gives_no_findings(number):
+    with small_buckets(VERY_SMALL):
+        outcome = files.examine_valid(number)
+    assert not outcome.findings
+    assert outcome.counts == {"verified": 1, "read": 1, "mapped": 1, "saved again": 1}
+
+
+def find(load, n_cases=4, **options):
+    """What the file fuzzer says of a function that loads files."""
+    report = files.run(0, 60, range(n_cases), api=files.Api(load=load), n_workers=1, out=io.StringIO(), **options)
+    return what(report)
+
+
+class TestPlantedDefects:
+    def test_errors_that_are_not_ours(self):
+        def load(kind, path, mmap):
+            raise KeyError("segments")
+
+        assert "load(mmap=False): KeyError: 'segments'" in find(load)
+
+    def test_crashes(self):
+        def load(kind, path, mmap):
+            os.kill(os.getpid(), signal.SIGSEGV)
+
+        found = find(load)
+        assert "death by SIGSEGV at: load(mmap=False)" in found
+        assert found.count("SIGSEGV") == 4  # another worker goes on
+
+    def test_hangs(self):
+        def load(kind, path, mmap):
+            while True:
+                pass
+
+        assert "hang: over its time of the processor at: load(mmap=False)" in find(load, 1, cpu_seconds=0.5)
+
+    def test_floods(self):
+        def load(kind, path, mmap):
+            return np.ones(2**27)
+
+        assert "load(mmap=False): out of memory as " in find(load)
+
+    def test_memory_reported_as_damage(self):
+        def load(kind, path, mmap):
+            try:
+                raise MemoryError
+            except MemoryError as error:
+                raise storage.CorruptIndexFileError("out of memory") from error
+
+        assert "load(mmap=False): out of memory as CorruptIndexFileError" in find(load)
+
+    def test_checks_that_verify_lacks(self):
+        """A `verify` that accepts all files: what is refused later is found."""
+        report = files.run(0, 60, range(20), api=files.Api(verify=lambda path: None), out=io.StringIO())
+        assert "verify passed, but CorruptIndexFileError" in what(report)
+
+    def test_ids_that_are_not_there(self):
+        class Wrong(BinaryIndex):
+            def search(self, *args, **options):
+                result = super().search(*args, **options)
+                result.ids[:] = 777
+                return result
+
+        def load(kind, path, mmap):
+            return (Wrong if kind is BinaryIndex else kind).load(path, mmap=mmap)
+
+        Wrong.__name__ = "BinaryIndex"
+        assert "found ids that are not in the index: [777]" in find(load, 30)
+
+    def test_changes_that_are_not_atomic(self):
+        class Loses(BinaryIndex):
+            def add(self, codes, ids=None, *, replace=False):
+                if replace:
+                    super().remove([id_ for id_ in ids if id_ in self])
+                return super().add(codes, ids)
+
+        Loses.__name__ = "BinaryIndex"
+        report = faults.run(0, 60, range(150), api=faults.Api(Loses, CBEIndex), out=io.StringIO())
+        assert "replace that failed" in what(report)
+        assert "neither the old nor the new ids" in what(report)
+
+    def test_saves_that_are_not_atomic(self):
+        def save(index, path):
+            """Write in place, half by half."""
+            other = path.with_name("other.cbe")
+            index.save(other)
+            data = other.read_bytes()
+            with path.open("r+b") as file:
+                file.write(data[: len(data) // 2])
+                file.flush()
+                time.sleep(0.002)
+                file.write(data[len(data) // 2 :])
+                file.truncate()
+
+        report = processes.run(0, 60, range(1), api=processes.Api(save), out=io.StringIO())
+        assert report.findings
+
+
+class TestCommand:
+    def test_repeats_a_case_and_keeps_its_file(self, tmp_path, capsys, monkeypatch):
+        """The exit status tells of findings."""
+
+        def run(seed, seconds, cases, *, keep):
+            assert list(cases) == [3]
+            return files.run(
+                seed, seconds, cases, keep=keep, n_workers=1, api=files.Api(lambda kind, path, mmap: 1 // 0)
+            )
+
+        monkeypatch.setitem(main.__globals__["KINDS"], "files", run)
+        assert main(["files", "--seed", "5", "--case", "3", "--keep", str(tmp_path / "kept")]) == 1
+        out = capsys.readouterr().out
+        assert "seed 5\nFOUND files case 3 of seed 5: load(mmap=False): ZeroDivisionError" in out
+        assert "python -m fuzz files --seed 5 --case 3" in out
+        assert [path.name for path in Path(tmp_path, "kept").iterdir()] == ["files-5-3.cbe"]
+
+    def test_unknown_kinds(self, capsys):
+        with pytest.raises(SystemExit):
+            main(["fils"])
+        assert "KIND must be one of files, faults, processes, got fils" in capsys.readouterr().err
