@@ -91,12 +91,11 @@ class Archive:
         before = before and before._latest()
         replaces = before.stored if before and only_unchanged else None
         content = {**content, "rows": described}
-        mapped = [(entry.name, entry.segment.origin) for entry in saved]
         crcs = {
-            f"{name}/{part}": crc
-            for name, origin in mapped
-            if isinstance(origin, MappedArrays)
-            for part, crc in origin.crcs.items()
+            f"{name}/{part}": segment.origin.crcs[part]
+            for name, _, segment in saved
+            if isinstance(segment.origin, MappedArrays)
+            for part in _arrays_of(segment)
         }
         stored = storage.write(path, content, {**arrays, **new}, replaces=replaces, crcs=crcs, before_commit=remember)
         return cls(stored, saved)
