@@ -463,9 +463,11 @@ class RowStore:
         self._contents = self._sealed(segments, next_id)
 
     def most_segments(self, n_rows: int) -> int:
-        """Return how many segments so many rows can be in: of two in turn, the first is twice the second, or large."""
-        large = max(1, self._large_rows)
-        return (large.bit_length() + 2) * (1 + 2 * n_rows // large)
+        """Return how many segments so many rows can be in, with room for other sizes of large ones than ours.
+
+        Of two segments in turn, the first has twice the rows of the second, or both together are large.
+        """
+        return 64 + n_rows // min(64, max(1, self._large_rows // 16))
 
     def compact(self) -> None:
         """Drop removed rows and join all segments to one."""

@@ -484,7 +484,7 @@ class TestOtherContent:
         index.add(codes)
         index.save(path)
         stored = storage.read(path, mmap=False)
-        for n in (20, 1000):
+        for n in (64, 1000):
             content, arrays = copy.deepcopy(stored.content), {}
             (entry,) = content["rows"]["segments"]
             content["rows"] = {"next_id": 16 * n, "segments": [{**entry, "name": f"segment 1.{i}"} for i in range(n)]}
@@ -493,7 +493,7 @@ class TestOtherContent:
                     part = name.removeprefix(entry["name"])
                     arrays[f"segment 1.{i}{part}"] = array + 16 * i if part == "/ids" else array
             storage.write(path, content, arrays)
-            if n == 20:
+            if n == 64:
                 cbeindex.verify(path)
                 loaded = BinaryIndex.load(path)
                 assert loaded.ids.tolist() == list(range(16 * n))

@@ -4,6 +4,7 @@ import copy
 import itertools
 import pickle
 from dataclasses import dataclass, replace
+from unittest import mock
 
 import numpy as np
 import pytest
@@ -413,3 +414,17 @@ def test_hidden_rows_of_a_segment(ids, shuffled, removed, allow, deny):
     np.testing.assert_array_equal(left.ids, sorted(id_ for id_ in ids if id_ not in removed))
     np.testing.assert_array_equal(left.codes.take(np.arange(left.n_rows)), words_of(left.ids.tolist()))
     np.testing.assert_array_equal(left.columns["pair"], columns_of(left.ids)["pair"])
+
+
+@pytest.mark.parametrize("large", [1, 7, 64, 512, 2**22])
+@pytest.mark.parametrize("seed", range(3))
+def test_there_are_never_more_segments_than_a_load_takes(large, seed):
+    rng = np.random.default_rng(seed)
+    with mock.patch("cbeindex.segments._BUFFER_ROWS", 4), mock.patch("cbeindex.segments._LEAST_ROWS", 1):
+        rows = RowStore(64)
+        rows._large_rows = large
+        for size in [2**n for n in range(9, -1, -1)] * 3 + rng.integers(1, 40, 60).tolist():
+            rows.add(None, rng.integers(0, 2**63, (size, 1), dtype=np.uint64))
+            segments = rows.seal()
+            assert len(segments) <= rows.most_segments(sum(segment.n_rows for segment in segments))
+    assert RowStore(64).most_segments(20_000) < 20_000

@@ -11,6 +11,7 @@ from .._typing import Projections, Vectors
 from .._validation import VectorSource, as_choice, as_iterations, as_real, as_seed
 from .base import Projector
 from .matrices import (
+    LARGEST_WEIGHT,
     OVERFLOW,
     Lengths,
     Matrix,
@@ -208,8 +209,8 @@ class BilinearEncoder(ParametricEncoder):
     def _check_arrays(self) -> None:
         for name in ("left", "right"):
             largest = float(np.abs(getattr(self, name)).max(initial=0))
-            if not 0 < largest < 1.01:
-                raise ValueError(f"{name} must have orthonormal columns, got values up to {largest:.3g}")
+            if not 0 < largest <= LARGEST_WEIGHT:
+                raise ValueError(f"{name} must be up to {LARGEST_WEIGHT:g} and not all 0, got up to {largest:.3g}")
         (d1, c1), (d2, c2) = self.left.shape, self.right.shape
         if not (_holds(d1, d2, self.dim) and _holds(c1, c2, self.n_bits) and c1 <= d1 and c2 <= d2):
             shapes = f"{self.left.shape} and {self.right.shape}"

@@ -18,6 +18,9 @@ Parameters = TypeVar("Parameters")
 LARGEST_SCALE = 1e24
 """What projections may do to squared lengths, one way or the other, and their variance."""
 
+LARGEST_WEIGHT = 16.0
+"""What no value of orthonormal or of normal directions exceeds."""
+
 OVERFLOW = "training overflowed: scale the vectors down"
 
 # Floats of rows multiplied at a time, unless these are fewer than 32: 64 MB.

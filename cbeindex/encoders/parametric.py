@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from .._typing import Arrays, Projections, Vectors
 from .._validation import MOST_BITS, MOST_DIM, VectorSource, as_array, as_choice, as_count, as_flag
 from .base import Encoder, Projector
-from .matrices import Lengths, products, rows_per_product
+from .matrices import LARGEST_WEIGHT, Lengths, products, rows_per_product
 
 Checks: TypeAlias = dict[str, Callable[[Any, str], Any]]
 Layout: TypeAlias = dict[str, tuple[Any, tuple[int | None, ...]]]
@@ -99,8 +99,8 @@ class MatrixEncoder(ParametricEncoder):
             )
 
     def _largest_weight(self) -> float:
-        """Return what no weight of an encoder that was drawn or fitted exceeds: orthonormal rows, or normal numbers."""
-        return 16.0
+        """Return what no weight of an encoder that was drawn or fitted exceeds."""
+        return LARGEST_WEIGHT
 
     def _finish(self, products: Projections) -> Projections:
         """Make projections of products, (n, n_columns), which may be overwritten; a linear encoder takes them."""
