@@ -32,6 +32,9 @@ from .segments import NO_RANKS, NOT_HIDDEN, RowStore, Segment, Snapshot
 from .sparserows import SparseRows
 from .storage import Stored
 
+# Values of columns: vectors of length 1e18, the longest that are taken, make squares of 1e36, and factors that are
+# multiplied by the length of a query.
+_LARGEST_VALUES = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19, "vectors": 1e18}
 # Rows of a column that are checked at a time.
 _CHECK_ROWS = 2**14
 
@@ -144,12 +147,18 @@ class Archive:
             for segment in segments:
                 segment.check(rows.columns)
                 for name, column in segment.columns.items():
-                    _check_values(name, column)
+                    _check_values(name, column, self._largest(name))
                 if _has_spare_bits(segment.codes, rows.n_bits):
                     raise CorruptIndexFileError(f"codes must have zeros past bit {rows.n_bits - 1}")
                 if isinstance(segment.buckets, Tables):
                     _check_tables(segment.buckets, segment.codes)
             Snapshot(segments).ids()  # refuses repetitions
+
+    def _largest(self, name: str) -> float:
+        """Return what the values of a column are below, if sums of them are to be far from the largest float32."""
+        if name == "vectors" and self.stored.content.get("metric") == "cosine":  # they are divided by their norms
+            return float("inf")
+        return _LARGEST_VALUES.get(name, float("inf"))
 
 
 class Saveable(ABC):
@@ -312,13 +321,15 @@ def _has_spare_bits(codes: CodeRows, n_bits: int) -> bool:
     return n_bits % 64 > 0 and bool((last >> np.uint64(n_bits % 64)).any())
 
 
-def _check_values(name: str, column: Any) -> None:
+def _check_values(name: str, column: Any, largest: float) -> None:
     """Raise CorruptIndexFileError if a column has values that distances cannot be computed from."""
     values = column.values if isinstance(column, SparseRows) else column
     for start in range(0, len(values), _CHECK_ROWS):
         some = values[start : start + _CHECK_ROWS]
         if not np.isfinite(some).all():
             raise CorruptIndexFileError(f"{name} must be finite")
+        if np.abs(some).max(initial=0) > largest:
+            raise CorruptIndexFileError(f"{name} must be up to {largest:g}, got {np.abs(some).max():g}")
         if name in ("factors", "spreads") and (some < 0).any():
             raise CorruptIndexFileError(f"{name} must be 0 or more")
 

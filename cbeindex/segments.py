@@ -439,8 +439,8 @@ class RowStore:
                         raise ValueError(f"id {ids[taken][0]} is taken; remove it first, or add with replace=True")
                     contents = contents.without(ids[taken])
             if len(ids):
-                next_id = max(contents.next_id, int(ids.max()) + 1)
-                self._contents = self._appended(contents, ids, words, columns or {})._replace(next_id=next_id)
+                contents = contents._replace(next_id=max(contents.next_id, int(ids.max()) + 1))
+                self._contents = self._appended(contents, ids, words, columns or {})
             return ids
 
     def remove(self, ids: Ids) -> None:
@@ -476,7 +476,7 @@ class RowStore:
             sealed = self._contents.sealed
             is_compact = len(parts) == 1 and not parts[0].removed.size and any(parts[0] is part for part in sealed)
             if not is_compact:
-                sealed = (self._arranged(self._joined(parts)),) if parts else ()
+                sealed = (self._arranged(self._joined(parts, self.next_id)),) if parts else ()
             self._contents = self._sealed(sealed, self.next_id)
 
     def _sealed(self, segments: tuple[Segment, ...], next_id: int) -> _Contents:
@@ -487,39 +487,45 @@ class RowStore:
     def _without_buffer(self, contents: _Contents) -> _Contents:
         """Return contents in which the rows of the buffer are in a segment."""
         rest = contents.newest.in_order().without_removed()
-        segments = self._with_segment(contents.sealed, rest) if rest.n_rows else contents.sealed
+        segments = self._with_segment(contents, rest) if rest.n_rows else contents.sealed
         return self._sealed(segments, contents.next_id)
 
-    def _with_segment(self, sealed: Sequence[Segment], segment: Segment) -> tuple[Segment, ...]:
+    def _with_segment(self, contents: _Contents, segment: Segment) -> tuple[Segment, ...]:
         """Put a segment behind the others, joined with those before it that are not much larger."""
-        before = [part for part in sealed if part.n_rows > part.n_removed]
+        before = [part for part in contents.sealed if part.n_rows > part.n_removed]
         parts = [segment]
         n_rows = segment.n_rows
         while before and before[-1].n_rows < 2 * n_rows and before[-1].n_rows + n_rows <= self._large_rows:
             parts.insert(0, before.pop())
             n_rows += parts[0].n_rows
-        joined = self._joined(parts) if len(parts) > 1 else segment
+        joined = self._joined(parts, contents.next_id) if len(parts) > 1 else segment
         return (*before, self._arranged(joined))
 
     def _arranged(self, segment: Segment) -> Segment:
         return segment if self.buckets is None else self.buckets.arrange(segment)
 
-    def _joined(self, segments: Sequence[Segment]) -> Segment:
-        """Join segments to one, in the order of ids, without removed rows and buckets."""
+    def _joined(self, segments: Sequence[Segment], next_id: int) -> Segment:
+        """Join segments to one, in the order of ids, without removed rows and buckets.
+
+        A mapped file may hold any ids: those that would make a file that cannot be loaded are refused.
+        """
         Snapshot(tuple(segments)).check_origins()
         segments = [segment.without_removed() for segment in segments]
-        if len(segments) == 1:
-            return segments[0]
-        words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
-        columns = {name: c.joined([s.columns[name] for s in segments]) for name, c in self.columns.items()}
-        ids = np.concatenate([s.ids for s in segments])
-        return Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
+        joined = segments[0]
+        if len(segments) > 1:
+            words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
+            columns = {name: c.joined([s.columns[name] for s in segments]) for name, c in self.columns.items()}
+            ids = np.concatenate([s.ids for s in segments])
+            joined = Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
+        if (joined.ids[1:] <= joined.ids[:-1]).any() or joined.ids[0] < 0 or joined.ids[-1] >= next_id:
+            raise CorruptIndexFileError(f"ids must differ, and be below next_id = {next_id}")
+        return joined
 
     def _appended(self, contents: _Contents, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> _Contents:
         """Return contents with more rows."""
         if len(ids) >= self._buffer_rows // 2:
             segment = Segment(ids.copy(), CodeRows.of(words, self.n_bits), dict(columns), NOT_HIDDEN)
-            return contents._replace(sealed=self._with_segment(contents.sealed, segment.in_order()))
+            return contents._replace(sealed=self._with_segment(contents, segment.in_order()))
         if contents.newest.n_rows + len(ids) > self._buffer_rows:
             contents = self._without_buffer(contents)
         buffer, newest = contents.buffer, contents.newest
