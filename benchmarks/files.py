@@ -14,6 +14,7 @@ import numpy as np
 
 from benchmarks.harness import Contender, alternate, forget_peak_memory, peak_memory
 from benchmarks.report import Report, Table
+from cbeindex._threads import n_cores
 
 N_BITS = 1_024
 MEGABYTES = (16, 64, 256, 1_024, 3_072)
@@ -132,7 +133,7 @@ def measure(table: Table, folder: str, megabytes: int, rounds: int) -> None:
     """Measure files of one size."""
     n_rows = megabytes * 10**6 // (N_BITS // 8)
     made = {"folder": folder, "n_rows": n_rows}
-    n = len(os.sched_getaffinity(0))  # ours takes two cores where there are two; faiss has them too, and takes one
+    n = n_cores()  # ours takes two cores where there are two; faiss may have them too, and takes one
     with (
         Contender("benchmarks.files:Ours", made, n_threads=n) as ours,
         Contender("benchmarks.files:Faiss", made, n_threads=n) as faiss,

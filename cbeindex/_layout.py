@@ -28,9 +28,9 @@ SLOT_BYTES = 32
 
 DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "<c8")
 
-# Bounds on what is made of a footer in memory: at worst some 50 MB in a third of a second. An index has at most 17
-# sections and 200 marks of JSON for each 2^29 bytes of rows, since smaller segments are joined: 2^19 marks do for 1 TB,
-# and compact() joins all segments to one.
+# Bounds on what is made of a footer in memory: at worst some 80 MB, or half a second. A segment takes at most 17
+# sections and 250 marks of JSON, and segments are joined until they have 2^21 rows or 2^29 bytes. So 2^19 marks do for
+# 4 * 10^9 rows, or 1 TB; beyond that, compact() joins all segments to one.
 FOOTER_LIMIT = 2**23
 _MARKS_LIMIT = 2**19
 _MARKS = (b"[", b"{", b",", b":")
