@@ -328,7 +328,7 @@ def _check_values(name: str, column: Any, largest: float) -> None:
         some = values[start : start + _CHECK_ROWS]
         if not np.isfinite(some).all():
             raise CorruptIndexFileError(f"{name} must be finite")
-        if np.abs(some).max(initial=0) > largest:
+        if float(np.abs(some).max(initial=0)) > largest:
             raise CorruptIndexFileError(f"{name} must be up to {largest:g}, got {np.abs(some).max():g}")
         if name in ("factors", "spreads") and (some < 0).any():
             raise CorruptIndexFileError(f"{name} must be 0 or more")

@@ -357,12 +357,9 @@ class CBEIndex(Saveable):
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
         names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
-        _, encoder, rows, _ = self._state
-        if encoder is not None and self.vectors is None:
-            raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
-        snapshot = rows.snapshot()
+        column = self._vectors_column()
+        snapshot = self._state.rows.snapshot()
         snapshot.require(names)
-        column = rows.columns["vectors"]
         found: Any = snapshot.column_of("vectors", names, column)
         found = found.to_csr(self.dim) if column.is_sparse else found.astype(np.float32, copy=False)
         return found[0] if np.ndim(ids) == 0 and not column.is_sparse else found
@@ -394,7 +391,15 @@ class CBEIndex(Saveable):
                 columns = {name: snapshot.column_of(name, names, column) for name, column in rows.columns.items()}
                 rows.add(names, snapshot.codes_of(names, self.n_bits), columns)
             else:
+                other._state.ingest.kept_vectors(snapshot, names, other._vectors_column())
                 self.add(other.get(names), names)
+
+    def _vectors_column(self) -> Column:
+        """Return how vectors are kept, ValueError if they are not."""
+        _, encoder, rows, _ = self._state
+        if encoder is not None and self.vectors is None:
+            raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
+        return rows.columns["vectors"]
 
     def stats(self) -> dict[str, Any]:
         """Describe the index: how it was made, its rows, and their bytes by part."""

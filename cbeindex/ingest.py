@@ -17,9 +17,10 @@ from .codes import n_words, to_words
 from .columns import Column
 from .encoders import Encoder
 from .encoders.foreign import fitted_copy, project_rows
+from .errors import CorruptIndexFileError
 from .metrics import Metric, squares
 from .rerank import SCALARS, Geometry, scalars_of
-from .segments import BucketMaker, RowStore
+from .segments import BucketMaker, RowStore, Snapshot
 from .sparserows import SparseRows, VectorRows
 
 # An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
@@ -112,7 +113,7 @@ class Ingest:
         kept_names = None if names is None else names[:n_kept]
         first_names = first.add(kept_names, no_codes, {"vectors": vectors}, replace=replace)
         snapshot = first.snapshot()
-        sample = snapshot.column_of("vectors", snapshot.ids(), first.columns["vectors"])
+        sample = self.kept_vectors(snapshot, snapshot.ids(), first.columns["vectors"])
         encoder = self.fit(prototype, sample)
         geometry = Geometry.of(encoder)
         fitted = self.encode_first(encoder, geometry, first)
@@ -126,14 +127,23 @@ class Ingest:
         snapshot = first.snapshot()
         snapshot.check_origins()
         names = snapshot.ids()
-        vectors = snapshot.column_of("vectors", names, first.columns["vectors"])
-        if isinstance(vectors, SparseRows):
-            vectors.check(self.dim)  # a mapped file may say anything
+        vectors = self.kept_vectors(snapshot, names, first.columns["vectors"])
         source = VectorSource(vectors, self.dim)
         rows = self.new_rows()
         rows.reserve(first.next_id)
         rows.add(names, *self.encode(encoder, geometry, source, 0, as_n_threads(None), lambda n: None))
         return rows
+
+    def kept_vectors(self, snapshot: Snapshot, ids: Ids, column: Column) -> Any:
+        """Return vectors that are kept, to be encoded again; what a file claims of them is checked."""
+        vectors = snapshot.column_of("vectors", ids, column)
+        if isinstance(vectors, SparseRows):
+            vectors.check(self.dim)
+        try:
+            self.prepare(VectorSource(vectors, self.dim, "kept vectors"), 0, vectors)
+        except ValueError as error:  # they were not refused when they were added
+            raise CorruptIndexFileError(str(error)) from None
+        return vectors
 
     def _read_first(self, source: VectorSource, present: RowStore) -> tuple[Any, bool]:
         """Read the rows that an index which is not fitted takes, beside those present: rows, and if they are enough."""
