@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace as replace_fields
@@ -13,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from ._progress import progress_bar
-from ._threads import as_n_threads
+from ._threads import as_n_threads, write_lock
 from ._typing import Arrays, Ids
 from ._validation import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
 from .archive import Saveable, encoder_content, load_encoder, options_of
@@ -125,7 +124,7 @@ class CBEIndex(Saveable):
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
         maker = bucket_maker(buckets, self.n_bits, **self._options)
         ingest = Ingest(self.dim, self.n_bits, self._metric, self.vectors, maker)
-        self._lock = threading.RLock()
+        self._lock = write_lock()
         self._state = _State.empty(ingest, self._prototype if is_ready(self._prototype) else None)
 
     def __repr__(self) -> str:
@@ -357,12 +356,9 @@ class CBEIndex(Saveable):
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
         names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
-        column = self._vectors_column()
-        snapshot = self._state.rows.snapshot()
-        snapshot.require(names)
-        found: Any = snapshot.column_of("vectors", names, column)
-        found = found.to_csr(self.dim) if column.is_sparse else found.astype(np.float32, copy=False)
-        return found[0] if np.ndim(ids) == 0 and not column.is_sparse else found
+        state = self._state
+        found = self._vectors_of(names, state, state.rows.snapshot())
+        return found[0] if np.ndim(ids) == 0 and isinstance(found, np.ndarray) else found
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove vectors by id. An id that is not there is an error, and then nothing is removed."""
@@ -380,26 +376,20 @@ class CBEIndex(Saveable):
             theirs = f"dim={other.dim}, metric={other.metric!r}"
             raise ValueError(f"other must have dim={self.dim}, metric={self.metric!r}, got {theirs}")
         with self._lock:
-            _, encoder, rows, _ = self._state
-            _, their_encoder, their_rows, _ = other._state
-            snapshot = their_rows.snapshot()
+            state, their_state = self._state, other._state
+            snapshot = their_state.rows.snapshot()
             snapshot.check_origins()
             names = snapshot.ids()
             if len(names) == 0:
                 return
-            if same_encoder(encoder, their_encoder) and rows.columns.items() <= their_rows.columns.items():
-                columns = {name: snapshot.column_of(name, names, column) for name, column in rows.columns.items()}
-                rows.add(names, snapshot.codes_of(names, self.n_bits), columns)
+            kept = state.rows.columns
+            if same_encoder(state.encoder, their_state.encoder) and kept.items() <= their_state.rows.columns.items():
+                columns = {name: snapshot.column_of(name, names, column) for name, column in kept.items()}
+                state.rows.add(names, snapshot.codes_of(names, self.n_bits), columns)
             else:
-                other._state.ingest.kept_vectors(snapshot, names, other._vectors_column())
-                self.add(other.get(names), names)
-
-    def _vectors_column(self) -> Column:
-        """Return how vectors are kept, ValueError if they are not."""
-        _, encoder, rows, _ = self._state
-        if encoder is not None and self.vectors is None:
-            raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
-        return rows.columns["vectors"]
+                vectors = other._vectors_of(names, their_state, snapshot)
+                their_state.ingest.kept_vectors(snapshot, names, their_state.rows.columns["vectors"])  # refuses damage
+                self.add(vectors, names)
 
     def stats(self) -> dict[str, Any]:
         """Describe the index: how it was made, its rows, and their bytes by part."""
@@ -421,7 +411,7 @@ class CBEIndex(Saveable):
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state)
-        self._lock = threading.RLock()
+        self._lock = write_lock()
 
     @contextmanager
     def _writing(self) -> Iterator[RowStore]:
@@ -483,6 +473,15 @@ class CBEIndex(Saveable):
             n_queries=source.n_rows,
         )
         return source, way
+
+    def _vectors_of(self, ids: Ids, state: _State, snapshot: Snapshot) -> Any:
+        """Return the vectors of `ids` in a snapshot of a state: float32 (n, dim), or a CSR array if kept sparse."""
+        if state.encoder is not None and self.vectors is None:
+            raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
+        snapshot.require(ids)
+        column = state.rows.columns["vectors"]
+        found: Any = snapshot.column_of("vectors", ids, column)
+        return found.to_csr(self.dim) if column.is_sparse else found.astype(np.float32, copy=False)
 
     def _n_values(self, snapshot: Snapshot) -> int:
         """Count the values that are kept of a vector: of sparse ones those that are not 0, on average."""

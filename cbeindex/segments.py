@@ -10,7 +10,6 @@ search sees half of a change.
 
 from __future__ import annotations
 
-import threading
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple, Protocol
@@ -19,6 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ._sorted import is_in, without
+from ._threads import write_lock
 from ._typing import Codes, Ids, Keys, Mask, Ranks, Rows
 from .codes import CodeRows, n_words
 from .columns import Column
@@ -381,7 +381,7 @@ class RowStore:
         most = _BUFFER_ROWS if buckets is None else _BUCKETS_BUFFER_ROWS
         self._buffer_rows = max(_LEAST_ROWS, min(most, _BUFFER_BYTES // max(1, row_bytes)))
         self._large_rows = min(_LARGE_ROWS, _LARGE_BYTES // max(1, row_bytes))
-        self.lock = threading.RLock()
+        self.lock = write_lock()
         self._contents = self._sealed((), 0)
         self._ordered: tuple[Segment, Segment] | None = None
 

@@ -1,5 +1,6 @@
 """Kernels of Hamming distances, each against plain numpy."""
 
+import itertools
 import subprocess
 import sys
 
@@ -12,6 +13,7 @@ from hypothesis import strategies as st
 from cbeindex.codes import CodeRows, to_words
 from cbeindex.kernels import hamming
 from cbeindex.kernels.popcount import popcount64
+from cbeindex.scan import scan_state
 from tests import oracles
 from tests.conftest import ROOT
 from tests.strategies import code_batches, masks, rankings, some_codes
@@ -231,6 +233,16 @@ def test_keys_are_appended(rows, data):
     assert (keys[count:] == NONE).all()
 
 
+def scan(queries, rows, hidden, ranks, cuts, bound, stage_ends, keys):
+    """Scan the rows between cuts, one part after the other."""
+    n_bits, k = 64 * queries.shape[1], keys.shape[1]
+    state = scan_state(len(queries), k, n_bits, bound)
+    for start, stop in itertools.pairwise(cuts):
+        tails = tails_of(queries, rows)
+        hamming.scan(queries, tails, rows.head, rows.tail, hidden, ranks, start, stop, stage_ends, k, *state)
+    hamming.finish_all(state[0], n_bits, *state[1:3], keys)
+
+
 @given(code_batches(), st.data())
 def test_scan(batch, data):
     queries, words, rows = stored(batch)
@@ -243,7 +255,8 @@ def test_scan(batch, data):
     n_tail = rows.tail.shape[1]
     ends = np.array(data.draw(st.sampled_from([[n_tail], [n_tail // 2, n_tail]])), dtype=np.uint64)
     keys = np.empty((len(queries), k), dtype=np.uint64)
-    hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, hidden, ranks, start, stop, bound, ends, keys)
+    step = 512 * data.draw(st.integers(1, 3))
+    scan(queries, rows, hidden, ranks, [*range(start, stop, step), stop], bound, ends, keys)
     for query in range(len(queries)):
         near = [r for r in range(start, stop) if exact[query, r] < bound and not (hidden.size and hidden[r])]
         expected = np.sort(keys_of(exact[query, near], near, ranks))[:k]
@@ -262,7 +275,7 @@ def test_scan_of_groups_of_queries(n_bits, n_queries):
     keys = np.empty((n_queries, 7), dtype=np.uint64)
     ends, none = np.array([rows.tail.shape[1]], dtype=np.uint64), np.zeros(0, dtype=np.bool_)
     for ranks in (np.zeros(0, dtype=np.int32), rng.permutation(100).astype(np.int32)):
-        hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, none, ranks, 0, 100, 2**31 - 1, ends, keys)
+        scan(queries, rows, none, ranks, [0, 100], 2**31 - 1, ends, keys)
         every = keys_of(oracles.hamming(queries, words), np.arange(100)[np.newaxis], ranks)
         np.testing.assert_array_equal(keys, np.sort(every, axis=1)[:, :7])
 
@@ -280,7 +293,7 @@ def test_scan_of_very_long_codes(k):
     queries, words = both[:n_queries], both[n_queries:]
     rows, hidden, ranks = CodeRows.of(words, n_bits), rng.random(n) < 0.1, rng.permutation(n).astype(np.int32)
     keys, ends = np.empty((n_queries, k), dtype=np.uint64), np.array([rows.tail.shape[1]], dtype=np.uint64)
-    hamming.scan(queries, tails_of(queries, rows), rows.head, rows.tail, hidden, ranks, 0, n, 2**31 - 1, ends, keys)
+    scan(queries, rows, hidden, ranks, [0, n], 2**31 - 1, ends, keys)
     for distances, found in zip(oracles.hamming(queries, words), keys, strict=True):
         np.testing.assert_array_equal(found, oracles.best_keys(distances, range(n), k, hidden, ranks))
 
@@ -297,9 +310,7 @@ def test_ties_in_a_later_block(n_bits, n_queries, k):
     keys, none = np.empty((n_queries, k), dtype=np.uint64), np.zeros(0, dtype=np.bool_)
     ends = np.array([rows.tail.shape[1]], dtype=np.uint64)
     for ranks in (np.arange(1_100)[::-1].astype(np.int32), rng.permutation(1_100).astype(np.int32)):
-        hamming.scan(
-            queries, tails_of(queries, rows), rows.head, rows.tail, none, ranks, 0, 1_100, 2**31 - 1, ends, keys
-        )
+        scan(queries, rows, none, ranks, [0, 512, 1_100], 2**31 - 1, ends, keys)
         distances = oracles.hamming(queries, words[:1])
         np.testing.assert_array_equal(keys, keys_of(distances, np.arange(k)[np.newaxis]))
 

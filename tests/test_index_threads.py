@@ -1,12 +1,18 @@
 """CBEIndex in several threads: every answer belongs to one published state, also across the moment of fitting."""
 
+import copy
 import pickle
+import random
+import signal
+import subprocess
+import sys
 import threading
 
 import numpy as np
 import pytest
 
-from cbeindex import CBEIndex
+from cbeindex import BinaryIndex, CBEIndex
+from tests.conftest import ROOT
 
 DIM, ROWS, ALIVE, SECONDS = 16, 8, 3, 1.0
 
@@ -155,3 +161,112 @@ def test_readers_while_it_fits(monkeypatch):
         assert run_together(index, [write_six, read_all, read_all], 10) == []
         assert seen == [6 * ROWS] * 2
         assert index.is_fitted
+
+
+def vectors_of(ids):
+    return np.sin(np.multiply.outer(np.asarray(ids) + 1.0, np.arange(1, DIM + 1))).astype(np.float32)
+
+
+def codes_of(ids):
+    return np.random.default_rng(0).integers(0, 256, (1_000, 16), dtype=np.uint8)[np.asarray(ids)]
+
+
+def do_anything(index, other, of, path, choose):
+    """Do one of the things that an index can do; only what another thread came first with may be refused."""
+    ids = np.arange(choose.randrange(900), 900)[: choose.choice([1, 5, 40])]
+    what = choose.choice(["add", "replace", "remove", "search", "save", "merge", "compact", "pickle", "copy"])
+    if what == "replace":
+        index.add(of(ids), ids, replace=True)
+    elif what == "search":
+        found = index.search(of(ids), 3).ids
+        assert ((found[found >= 0] >= 0) & (found[found >= 0] < 900)).all()
+    elif what == "save":
+        index.save(path)
+    elif what == "compact":
+        index.compact()
+    elif what in ("pickle", "copy"):
+        again = pickle.loads(pickle.dumps(index)) if what == "pickle" else copy.copy(index)
+        np.testing.assert_array_equal(again.get(again.ids), of(again.ids))
+        again.add(of([999]), [999])
+        assert 999 not in index
+    else:
+        try:
+            if what == "add":
+                index.add(of(ids), ids)
+            elif what == "remove":
+                index.remove(index.ids[::2])
+            else:
+                index.merge(other)
+        except ValueError as error:
+            if "is taken" not in str(error) and not (what == "remove" and "is not in the index" in str(error)):
+                raise
+
+
+@pytest.mark.parametrize(
+    ("make", "of"),
+    [
+        (lambda seed: CBEIndex(DIM, 64, metric="l2", vectors="float32", seed=seed), vectors_of),
+        (lambda seed: BinaryIndex(128), codes_of),
+    ],
+)
+def test_ten_threads_that_do_anything(make, of, tmp_path, monkeypatch):
+    """Two indexes, each also merged into the other: nothing fails, nothing waits for ever, and all rows are whole."""
+    monkeypatch.setattr("cbeindex.ingest._FIRST_ROWS", 60)
+    monkeypatch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 2)
+    indexes, numbers = [make(0), make(1)], iter(range(10))
+
+    def work(_, stop):
+        number = next(numbers)
+        choose = random.Random(number)
+        while not stop.is_set():
+            first = choose.randrange(2)
+            path = tmp_path / f"{number}.{first}"
+            do_anything(indexes[first], indexes[1 - first], of, path, choose)
+
+    assert run_together(None, [work] * 10, SECONDS) == []
+    for index in indexes:
+        np.testing.assert_array_equal(index.get(index.ids), of(index.ids))
+
+
+def test_merge_of_an_index_that_changes(monkeypatch):
+    """All vectors come from one state, whatever is removed meanwhile."""
+    index, other = (CBEIndex(DIM, 64, vectors="float32", seed=seed) for seed in (0, 1))
+    other.fit(vectors_of(range(50)))
+    other.add(vectors_of(range(20)))
+
+    def remove_meanwhile(*encoders):
+        other.remove(other.ids[::2])
+        return False
+
+    monkeypatch.setattr("cbeindex.index.same_encoder", remove_meanwhile)
+    index.merge(other)
+    assert len(other) == 10
+    np.testing.assert_array_equal(index.get(np.arange(20)), vectors_of(range(20)))
+
+
+LONG_SEARCH = """
+import numpy as np
+from cbeindex import BinaryIndex
+codes = np.random.default_rng(0).integers(0, 256, (100_000, 128), dtype=np.uint8)
+index = BinaryIndex(1_024)
+index.add(codes)
+index.search(codes[:100])
+print("ready", flush=True)
+try:
+    while True:
+        index.search(codes, mode="scan")
+except KeyboardInterrupt:
+    assert index.search(codes[7], 1).ids == [7]
+    print("interrupted", flush=True)
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no signals to other processes here")
+def test_a_long_search_can_be_interrupted():
+    command = [sys.executable, "-c", LONG_SEARCH]
+    with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, text=True) as process:
+        assert process.stdout.readline() == "ready\n"
+        process.send_signal(signal.SIGINT)
+        output, _ = process.communicate(timeout=60)
+    assert output == "interrupted\n"
+    assert process.returncode == 0

@@ -27,6 +27,7 @@ NO_MISS = 1e-300
 def small_tasks(monkeypatch):
     """Tasks of one block, so that few rows are split over threads."""
     monkeypatch.setattr(scan, "_LEAST_TASK_ROWS", 512)
+    monkeypatch.setattr(scan, "_CALL_WORDS", 1)
     monkeypatch.setattr(scan, "_RANGE_TASK_ROWS", 512)
     monkeypatch.setattr(scan, "_CASCADE_VALUES", 3_000)
 

@@ -1,7 +1,11 @@
 """The thread driver: every chunk once, errors come back, forks and nested calls work."""
 
 import os
+import signal
+import subprocess
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -9,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import _threads
+from tests.conftest import ROOT
 
 
 @given(n=st.integers(0, 100), chunk=st.integers(1, 30), n_threads=st.integers(1, 5))
@@ -91,6 +96,143 @@ def test_a_forked_child_has_threads_of_its_own():
         counts = np.zeros(10)
         _threads.for_each_chunk(lambda start, stop: counts.__setitem__(slice(start, stop), 1), 10, 1, 3)
         os._exit(0 if counts.sum() == 10 else 1)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+
+
+def sum_of_ones(n_threads):
+    counts = np.zeros(10)
+    _threads.for_each_chunk(lambda start, stop: counts.__setitem__(slice(start, stop), 1), 10, 1, n_threads)
+    return counts.sum()
+
+
+WORK_AT_THE_END = """
+import atexit, threading, time
+import numpy as np
+from tests.test_threads import sum_of_ones
+
+def work():
+    while threading.main_thread().is_alive():
+        time.sleep(0.01)
+    print(sum_of_ones(4))
+
+assert sum_of_ones(4) == 10
+atexit.register(work)
+threading.Thread(target=work).start()
+"""
+
+
+def test_work_while_the_interpreter_ends():
+    """In a thread that outlives the main one, and at exit: then no new threads can be started."""
+    done = subprocess.run(
+        [sys.executable, "-c", WORK_AT_THE_END],
+        cwd=ROOT, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.stderr == ""
+    assert done.stdout.split() == ["10.0", "10.0"]
+
+
+@pytest.mark.parametrize("n_possible", [0, 2])
+def test_work_where_few_threads_can_be_started(monkeypatch, n_possible):
+    start, possible = threading.Thread.start, [None] * n_possible
+
+    def start_if_possible(thread):
+        if not possible:
+            raise RuntimeError("can't start new thread")
+        possible.pop()
+        start(thread)
+
+    monkeypatch.setattr(_threads, "_pool", ThreadPoolExecutor(16))
+    monkeypatch.setattr(threading.Thread, "start", start_if_possible)
+    assert [sum_of_ones(8) for _ in range(3)] == [10] * 3
+
+
+def test_an_interrupt_ends_chunks_in_progress():
+    """The caller is interrupted while a helper is in a long loop, or in a call of the same kind."""
+    caller = threading.current_thread()
+    for n_inner_threads in (None, 1, 3):
+        barrier, begun, ended = threading.Barrier(2, timeout=10), [], []
+
+        def task(start, stop, barrier=barrier, begun=begun, ended=ended, n=n_inner_threads):
+            begun.append(start)
+            barrier.wait()
+            if threading.current_thread() is caller:
+                raise KeyboardInterrupt
+            try:
+                if n is None:
+                    while True:
+                        _threads.leave_if_interrupted()
+                _threads.for_each_chunk(lambda start, stop: None, 10**12, 1, n)
+            finally:
+                ended.append(start)
+
+        with pytest.raises(KeyboardInterrupt):
+            _threads.for_each_chunk(task, 1_000, 1, 2)
+        assert sorted(begun) == [0, 1]
+        assert len(ended) == 1
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads here")
+def test_an_interrupt_while_the_caller_waits_for_helpers():
+    """Twice, as by a user who is impatient: the call still ends after its helpers."""
+    barrier, ended = threading.Barrier(2, timeout=10), []
+    caller = threading.main_thread()
+
+    def task(start, stop):
+        barrier.wait()
+        if threading.current_thread() is caller:
+            return
+        for _ in range(2):
+            signal.pthread_kill(caller.ident, signal.SIGINT)
+        try:
+            while True:
+                _threads.leave_if_interrupted()
+        finally:
+            ended.append(start)
+
+    with pytest.raises(KeyboardInterrupt):
+        _threads.for_each_chunk(task, 2, 1, 2)
+    assert len(ended) == 1
+    assert sum_of_ones(2) == 10
+
+
+def test_an_error_does_not_end_chunks_in_progress():
+    """So that the error of the first chunk is raised, whichever thread is faster."""
+    barrier = threading.Barrier(2, timeout=10)
+
+    def task(start, stop):
+        barrier.wait()
+        if start == 0:
+            for _ in range(10_000):
+                _threads.leave_if_interrupted()
+        raise RuntimeError(f"chunk {start}")
+
+    with pytest.raises(RuntimeError, match="chunk 0"):
+        _threads.for_each_chunk(task, 2, 1, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+def test_locks_in_a_forked_child():
+    """A lock that another thread holds is free in the child; one that the forking thread holds stays its own."""
+    theirs, ours = _threads.write_lock(), _threads.write_lock()
+    taken, over = threading.Event(), threading.Event()
+
+    def hold():
+        with theirs:
+            taken.set()
+            over.wait(60)
+
+    holder = threading.Thread(target=hold)
+    holder.start()
+    taken.wait(10)
+    with ours:
+        child = os.fork()
+        if child == 0:
+            is_free = theirs.acquire(timeout=10)
+            ours.release()
+            os._exit(0 if is_free else 1)
+    over.set()
+    holder.join()
     assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
 
 

@@ -8,8 +8,9 @@ count them in full: on Fashion-MNIST and GloVe a search then looks at 1.2 and 1.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cached_property
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +29,27 @@ _TRAINING_ROWS = 64
 _N_ROUNDS = 8
 # Rows of a task.
 _TASK_ROWS = 512
+
+
+Value = TypeVar("Value")
+
+
+class _derived(Generic[Value]):
+    """What is computed on first use and kept.
+
+    As `functools.cached_property`, but without the lock that it has before Python 3.12: a process forked while another
+    thread computes would never get it.
+    """
+
+    def __init__(self, compute: Callable[[Any], Value]) -> None:
+        self._compute = compute
+
+    def __set_name__(self, owner: type, name: str) -> None:
+        self._name = name
+
+    def __get__(self, instance: Any, owner: type) -> Value:
+        value = instance.__dict__[self._name] = self._compute(instance)
+        return value
 
 
 @dataclass(frozen=True)
@@ -69,21 +91,21 @@ class Centroids:
         """Bytes of signs and weights."""
         return self.signs.nbytes + self.weights.nbytes
 
-    @cached_property
+    @_derived
     def _planes(self) -> tuple[Codes, Codes]:
         """The bits of the ones and of the twos."""
         if self.weights.size:
             return np.ascontiguousarray(self.weights[:, 0]), np.ascontiguousarray(self.weights[:, 1])
         return ~np.zeros_like(self.signs), np.zeros_like(self.signs)
 
-    @cached_property
+    @_derived
     def _columns(self) -> tuple[Codes, Codes, Codes]:
         """Signs, ones and twos word by word."""
         n_bits = 64 * self.signs.shape[1]
         signs, ones, twos = (CodeRows.of(plane, n_bits).head for plane in (self.signs, *self._planes))
         return signs, ones, twos
 
-    @cached_property
+    @_derived
     def _lengths(self) -> tuple[Rows, NDArray[np.float64]]:
         """Sums of the weights, and what makes a cosine of a product with a code."""
         ones, twos = self._planes

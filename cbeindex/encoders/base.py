@@ -9,7 +9,7 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._threads import as_n_threads, for_each_chunk
+from .._threads import as_n_threads, for_each_chunk, leave_if_interrupted
 from .._typing import Arrays, CodeBytes, Projections, Vectors
 from .._validation import MOST_BITS, MOST_DIM, VectorSource, as_count
 
@@ -171,6 +171,7 @@ class Encoder(ABC):
         def task(start: int, stop: int) -> None:
             project = make_projector()
             for first in range(start, stop, step):
+                leave_if_interrupted()
                 with np.errstate(invalid="ignore", over="ignore"):
                     projections = project(slice(first, min(first + step, stop)))[:, : self.n_bits]
                     suspicious = not np.isfinite(projections.sum(axis=1)).all()

@@ -16,7 +16,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._threads import for_each_chunk
+from .._threads import for_each_chunk, leave_if_interrupted
 from .._typing import Spectrum, Vectors
 from .base import rows_per_block
 
@@ -177,6 +177,7 @@ def _sum_over_rows(part: Callable[[slice], Sum], n_rows: int, length: int, n_thr
     def task(start: int, stop: int) -> None:
         with np.errstate(over="ignore", invalid="ignore"):  # who asks looks at the sum
             for first in range(start, stop, step):
+                leave_if_interrupted()
                 sums[start // size] += part(slice(first, min(first + step, stop)))
 
     for_each_chunk(task, n_rows, size, n_threads)

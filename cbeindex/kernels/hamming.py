@@ -256,24 +256,22 @@ def finish(found: Keys, shift: int, tally: Distances, state: Rows, keys: Keys) -
     put_in_order(found, n, shift, tally, last, keys)
 
 
+# A scan of many rows for many queries takes seconds, so it is made in parts: `scan` for one range of rows after the
+# other, and then `finish_all`. What it knows of each query is in arrays of the caller: `found`, keys; `tallies` and
+# `states`, see `append_nearer`; and `bounds`, what distances must be less than.
+
+
 @njit(cache=True, nogil=True)
 def scan(
     queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, ranks: Ranks, start: int, stop: int,
-    bound: int, stage_ends: Keys, keys: Keys,
+    stage_ends: Keys, k: int, found: Keys, tallies: Distances, states: Rows, bounds: Distances,
 ) -> None:  # fmt: skip
-    """Find, for each query, the keys of its nearest of rows [start, stop) that are nearer than `bound`, into `keys`.
+    """Find, for each query, the keys of its `k` nearest of rows [start, stop) that are nearer than its bound.
 
-    `keys`, (n_queries, k), gets as many as it has room for, ascending, and the largest uint64 where there are fewer.
     `start` is the first row of a block.
     """
-    n_queries, k = keys.shape
-    n_bits = 64 * queries.shape[1]
-    shift = step_of_tally(n_bits)
-    found = np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64)
-    tallies = np.zeros((n_queries, (n_bits >> shift) + 1), dtype=np.int32)
-    states = np.zeros((n_queries, 3), dtype=np.int64)
-    states[:, 1] = n_bits >> shift
-    bounds = np.full(n_queries, min(bound, n_bits + 1), dtype=np.int32)
+    n_queries = len(queries)
+    shift = step_of_tally(64 * queries.shape[1])
     distances = np.empty((min(n_queries, 256), 512), dtype=np.int32)
     columns = np.zeros((8, 512), dtype=np.uint64)
     numbers, places = np.arange(n_queries), np.arange(min(n_queries, 256))
@@ -297,7 +295,13 @@ def scan(
                     n = drop_hidden(rows, near, n, hidden)
                 append_nearer(rows, near, n, ranks, k, shift, tallies[query], states[query], found[query])
                 bounds[query] = min(bounds[query], (states[query, 1] + 1) << shift)
-    for query in range(n_queries):
+
+
+@njit(cache=True, nogil=True)
+def finish_all(found: Keys, n_bits: int, tallies: Distances, states: Rows, keys: Keys) -> None:
+    """Put the nearest keys of each query in order into `keys`, (n_queries, k), as `finish` does."""
+    shift = step_of_tally(n_bits)
+    for query in range(len(keys)):
         finish(found[query], shift, tallies[query], states[query], keys[query])
 
 
