@@ -257,7 +257,7 @@ class SparseReranker:
     """Re-ranks candidates among sparse rows by the loop that CBEIndex has for them, compiled and on all threads."""
 
     def __init__(self, base: Any, metric: str) -> None:
-        from cbeindex.metrics import Metric
+        from cbeindex.distances.metrics import Metric
 
         self._rows = sparse_rows(base)
         self._dim = base.shape[1]
@@ -266,7 +266,7 @@ class SparseReranker:
 
     def __call__(self, queries: Any, ids: Ids, k: int, n_threads: int = 1) -> Ids:
         """Return the `k` rows that are nearest by exact distance."""
-        from cbeindex._threads import for_each_chunk
+        from cbeindex._core.threads import for_each_chunk
 
         asked, candidates, counts = sparse_rows(queries), *missing_last(ids)
         found = np.full((len(ids), min(k, ids.shape[1])), -1, dtype=np.int64)
@@ -281,8 +281,8 @@ class SparseReranker:
 
     def _rerank(self, queries: Any, rows: Ids, counts: Ids, found: Ids) -> None:
         """Write the nearest of the first `counts` of `rows` into `found`."""
-        from cbeindex import rerank
         from cbeindex.kernels import exact
+        from cbeindex.search import rerank
 
         nothing_known = np.full(rows.shape, -np.inf, dtype=np.float32)
         if self._metric.name != "l2":
@@ -301,7 +301,7 @@ class SparseReranker:
 
 def sparse_rows(rows: Any) -> Any:
     """Return CSR rows as CBEIndex keeps them."""
-    from cbeindex.sparserows import SparseRows
+    from cbeindex.data.sparserows import SparseRows
 
     parts = (rows.indptr, np.int64), (rows.indices, np.int32), (rows.data, np.float32)
     return SparseRows(*(part.astype(dtype, copy=False) for part, dtype in parts))

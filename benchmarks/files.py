@@ -14,7 +14,7 @@ import numpy as np
 
 from benchmarks.harness import Contender, alternate, forget_peak_memory, peak_memory
 from benchmarks.report import Report, Table
-from cbeindex._threads import n_cores
+from cbeindex._core.threads import n_cores
 
 N_BITS = 1_024
 MEGABYTES = (16, 64, 256, 1_024, 3_072)

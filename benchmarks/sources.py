@@ -194,7 +194,7 @@ def read(path: str, metric: str | None = None, n_rows: int | None = None) -> Dat
 
 def _read_vectors(path: str) -> tuple[Any, Any, Any]:
     """Read base, queries and true neighbours; what is not there is None."""
-    from cbeindex.vectorfiles import open_vectors
+    from cbeindex.data.vectorfiles import open_vectors
 
     if path.lower().endswith(".npz"):
         try:
@@ -210,7 +210,7 @@ def _read_vectors(path: str) -> tuple[Any, Any, Any]:
 
 def _companion(path: str, words: tuple[str, ...]) -> Any:
     """Open the file whose name has one of the words where this one has "base"."""
-    from cbeindex.vectorfiles import SUFFIXES, open_vectors
+    from cbeindex.data.vectorfiles import SUFFIXES, open_vectors
 
     file = Path(path)
     head, found, tail = file.name.rpartition("base")

@@ -1,6 +1,5 @@
 """Approximate nearest neighbour search for long vectors, by circulant binary embedding."""
 
-from .archive import verify
 from .binary import BinaryIndex
 from .encoders import CirculantEncoder
 from .errors import (
@@ -11,7 +10,8 @@ from .errors import (
     WriterConflictError,
 )
 from .index import CBEIndex
-from .results import RangeResult, SearchResult
+from .search.results import RangeResult, SearchResult
+from .storage.archive import verify
 
 __version__ = "0.1.0"
 

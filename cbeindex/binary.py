@@ -10,17 +10,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from . import candidates, scan
-from ._threads import as_n_threads
-from ._typing import Arrays, CodeBytes, Codes, Ids
-from ._validation import MOST_BITS, as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
-from .archive import Saveable, options_of
-from .buckets import Tables, bucket_maker, substrings
-from .candidates import View
-from .codes import has_bits_past, n_bytes, to_bytes, to_words
-from .planner import MODES, Explanation, Plan, n_allowed, plan, ways
-from .results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, check_room, nearest_of, ranges_of
-from .segments import RowStore, Snapshot
+from ._core.threads import as_n_threads
+from ._core.typing import Arrays, CodeBytes, Codes, Ids
+from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
+from .data.inputs import MOST_BITS, as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
+from .search import candidates, scan
+from .search.buckets import Tables, bucket_maker, substrings
+from .search.candidates import View
+from .search.planner import MODES, Explanation, Plan, n_allowed, plan, ways
+from .search.results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, check_room, nearest_of, ranges_of
+from .storage.archive import Saveable, options_of
+from .store.segments import RowStore, Snapshot
 
 
 class BinaryIndex(Saveable):

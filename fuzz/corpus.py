@@ -13,14 +13,7 @@ import numpy as np
 from scipy import sparse
 
 from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
-from cbeindex.encoders import (
-    AQBCEncoder,
-    BilinearEncoder,
-    ITQEncoder,
-    LSHEncoder,
-    SKLSHEncoder,
-    SpectralEncoder,
-)
+from cbeindex.encoders import AQBCEncoder, BilinearEncoder, ITQEncoder, LSHEncoder, SKLSHEncoder, SpectralEncoder
 
 DIM = 12
 METRICS = ("cosine", "l2", "ip")

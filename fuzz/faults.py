@@ -26,7 +26,8 @@ import numpy as np
 from scipy import sparse
 
 import cbeindex
-from cbeindex import BinaryIndex, CBEIndex, _files
+from cbeindex import BinaryIndex, CBEIndex
+from cbeindex.storage import files as _files
 from tests.small import VERY_SMALL, small_buckets
 
 from . import files, pool

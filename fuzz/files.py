@@ -23,7 +23,8 @@ from typing import Any, NamedTuple, TextIO
 import numpy as np
 
 import cbeindex
-from cbeindex import BinaryIndex, CBEIndex, IndexFileError, storage
+from cbeindex import BinaryIndex, CBEIndex, IndexFileError
+from cbeindex.storage import container as storage
 from tests.small import VERY_SMALL, small_buckets
 
 from . import corpus, pool

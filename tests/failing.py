@@ -4,7 +4,7 @@ import sys
 from pathlib import Path
 
 import cbeindex
-from cbeindex import _threads
+from cbeindex._core import threads as _threads
 
 _PACKAGE = str(Path(cbeindex.__file__).parent)
 # A line event comes just before a `with` block releases its lock, where Python never delivers a signal. An error raised

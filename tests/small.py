@@ -23,29 +23,29 @@ class NeverSpent(int):
 
 # A buffer of 32 rows, buckets for 24, little training, and no search by tables that is left to a scan.
 _CONSTANTS = {
-    "segments._BUFFER_ROWS": 32,
-    "segments._BUCKETS_BUFFER_ROWS": 32,
-    "segments._LEAST_ROWS": 4,
-    "buckets.substrings.LEAST_ROWS": 24,
-    "buckets.substrings._BUDGET_SHARE": NeverSpent(),
-    "buckets.clusters.LEAST_ROWS": 24,
-    "buckets.clusters._LEAST_CELL_ROWS": 8,
-    "buckets.centroids._TRAINING_ROWS": 4,
-    "buckets.centroids._N_ROUNDS": 1,
-    "buckets.clusters._N_ASKED": 8,
-    "ingest._FIRST_ROWS": 40,
-    "ingest._LEAST_FIRST_ROWS": 4,
+    "store.segments._BUFFER_ROWS": 32,
+    "store.segments._BUCKETS_BUFFER_ROWS": 32,
+    "store.segments._LEAST_ROWS": 4,
+    "search.buckets.substrings.LEAST_ROWS": 24,
+    "search.buckets.substrings._BUDGET_SHARE": NeverSpent(),
+    "search.buckets.clusters.LEAST_ROWS": 24,
+    "search.buckets.clusters._LEAST_CELL_ROWS": 8,
+    "search.buckets.centroids._TRAINING_ROWS": 4,
+    "search.buckets.centroids._N_ROUNDS": 1,
+    "search.buckets.clusters._N_ASKED": 8,
+    "store.ingest._FIRST_ROWS": 40,
+    "store.ingest._LEAST_FIRST_ROWS": 4,
 }
 
 
 VERY_SMALL = {
-    "segments._BUFFER_ROWS": 8,
-    "segments._BUCKETS_BUFFER_ROWS": 8,
-    "segments._LEAST_ROWS": 2,
-    "buckets.substrings.LEAST_ROWS": 4,
-    "buckets.clusters.LEAST_ROWS": 4,
-    "buckets.clusters._LEAST_CELL_ROWS": 2,
-    "ingest._FIRST_ROWS": 12,
+    "store.segments._BUFFER_ROWS": 8,
+    "store.segments._BUCKETS_BUFFER_ROWS": 8,
+    "store.segments._LEAST_ROWS": 2,
+    "search.buckets.substrings.LEAST_ROWS": 4,
+    "search.buckets.clusters.LEAST_ROWS": 4,
+    "search.buckets.clusters._LEAST_CELL_ROWS": 2,
+    "store.ingest._FIRST_ROWS": 12,
 }
 """Changes that make a buffer of 8 rows, and buckets for 4."""
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.codes import CodeRows, to_words
+from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import asymmetric
-from cbeindex.rerank import distances_of
+from cbeindex.search.rerank import distances_of
 from tests.strategies import masks, rankings
 
 NONE = np.iinfo(np.uint64).max

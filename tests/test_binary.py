@@ -11,7 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from cbeindex import BinaryIndex, RangeResult, SearchResult, segments
+from cbeindex import BinaryIndex, RangeResult, SearchResult
+from cbeindex.store import segments
 from tests import oracles
 from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 from tests.strategies import code_batches, some_codes

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import BinaryIndex, CBEIndex
-from cbeindex.buckets import Cells, Clusters, Substrings, Tables, bucket_maker
+from cbeindex.search.buckets import Cells, Clusters, Substrings, Tables, bucket_maker
 from tests import oracles
 from tests.conftest import ROOT
 from tests.small import ALL, KINDS, NeverSpent, buckets_of, check_equal, examples, segments_of, small_buckets
@@ -98,7 +98,7 @@ def test_all_buckets_are_all_rows(stored, k, allow, deny, n_threads):
     stored.check(k, mode="cascade", **options)  # at a miss of 1e-3, in these cases
     if stored.kind == "substrings":
         for share in (32, NeverSpent()):  # most searches are left to a scan, or none
-            with mock.patch("cbeindex.buckets.substrings._BUDGET_SHARE", share):
+            with mock.patch("cbeindex.search.buckets.substrings._BUDGET_SHARE", share):
                 result = stored.check(k, mode="buckets", **options)
                 stored.check(k, **options)
             assert result.stats["mode"] == "buckets"
@@ -113,7 +113,7 @@ def test_some_buckets_have_some_rows(stored, k, allow, deny, share):
     exact = stored.exact(k, allow=allow, deny=deny)
     before = None
     for n_probes in (1, 2, 5, 40, ALL):
-        with mock.patch("cbeindex.buckets.substrings._BUDGET_SHARE", share):
+        with mock.patch("cbeindex.search.buckets.substrings._BUDGET_SHARE", share):
             result = stored.index.search(stored.queries, k, n_probes=n_probes, allow=allow, deny=deny)
         for query, (distances, ids) in enumerate(zip(*result, strict=True)):
             found = ids[ids >= 0].tolist()
@@ -136,7 +136,7 @@ def test_range_search(stored, allow, deny, share, data):
     near = oracles.hamming(stored.queries, stored.codes)
     levels = [0, 1, int(near.min()), int(np.median(near)), stored.index.n_bits - 1, stored.index.n_bits]
     for radius in {*levels, data.draw(st.integers(0, stored.index.n_bits))}:
-        with mock.patch("cbeindex.buckets.substrings._BUDGET_SHARE", share):
+        with mock.patch("cbeindex.search.buckets.substrings._BUDGET_SHARE", share):
             result = stored.index.range_search(stored.queries, radius, allow=allow, deny=deny)
         expected = oracles.within(stored.queries, stored.codes, stored.ids, radius, allow=allow, deny=deny)
         for got, want in zip(result, expected, strict=True):

@@ -5,14 +5,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex import candidates
-from cbeindex.buckets import Clusters, Substrings, centroids, clusters, substrings
-from cbeindex.candidates import View, cells_to_visit
-from cbeindex.codes import CodeRows, to_words
-from cbeindex.planner import FEW, Part, plan
-from cbeindex.results import NO_KEY
-from cbeindex.scan import distances_of
-from cbeindex.segments import NOT_HIDDEN, Segment
+from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.search import candidates
+from cbeindex.search.buckets import Clusters, Substrings, centroids, clusters, substrings
+from cbeindex.search.candidates import View, cells_to_visit
+from cbeindex.search.planner import FEW, Part, plan
+from cbeindex.search.results import NO_KEY
+from cbeindex.search.scan import distances_of
+from cbeindex.store.segments import NOT_HIDDEN, Segment
 from tests import oracles
 from tests.strategies import code_batches, some_codes
 

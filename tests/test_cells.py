@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex import scan
-from cbeindex.codes import CodeRows, to_words
+from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import cells
 from cbeindex.kernels.hamming import add_tails
-from cbeindex.segments import NO_RANKS
+from cbeindex.search import scan
+from cbeindex.store.segments import NO_RANKS
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, rankings
 

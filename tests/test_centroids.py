@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import kernels
-from cbeindex.buckets import centroids as module
-from cbeindex.buckets.centroids import Centroids
-from cbeindex.codes import to_words
+from cbeindex.data.codes import to_words
+from cbeindex.search.buckets import centroids as module
+from cbeindex.search.buckets.centroids import Centroids
 from tests import oracles
 from tests.strategies import code_batches, some_codes
 

@@ -17,9 +17,13 @@ import numpy as np
 import pytest
 import scipy.sparse
 
-from cbeindex import BinaryIndex, CBEIndex, __version__, building, cli, segments, storage
-from cbeindex.buckets import clusters
-from cbeindex.cli import main
+from cbeindex import BinaryIndex, CBEIndex, __version__
+from cbeindex.cli import build as building
+from cbeindex.cli import commands as cli
+from cbeindex.cli.commands import main
+from cbeindex.search.buckets import clusters
+from cbeindex.storage import container as storage
+from cbeindex.store import segments
 
 from .strategies import some_codes
 from .test_vectorfiles import binary, npz, vecs
@@ -240,7 +244,8 @@ def test_sample_is_drawn_over_all_rows(folder, monkeypatch):
 
 MEMORY = """
 import resource, sys
-from cbeindex import building, cli, segments
+from cbeindex.cli import build as building, commands as cli
+from cbeindex.store import segments
 
 building.BLOCK_BYTES, building._SAVE_BYTES = 2**21, 2**22
 segments._BUFFER_BYTES, segments._LARGE_BYTES = 2**21, 2**23

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex import scan
-from cbeindex.buckets import Cells, Clusters, centroids, clusters
-from cbeindex.buckets.centroids import Centroids
-from cbeindex.codes import CodeRows, to_words
-from cbeindex.segments import NOT_HIDDEN, Segment
+from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.search import scan
+from cbeindex.search.buckets import Cells, Clusters, centroids, clusters
+from cbeindex.search.buckets.centroids import Centroids
+from cbeindex.store.segments import NOT_HIDDEN, Segment
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 

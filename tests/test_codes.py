@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex import codes as layout
-from cbeindex.codes import BLOCK_ROWS, CodeRows
+from cbeindex.data import codes as layout
+from cbeindex.data.codes import BLOCK_ROWS, CodeRows
 from tests.strategies import WIDTHS, code_batches, some_codes
 
 

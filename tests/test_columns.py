@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.columns import Column
-from cbeindex.sparserows import SparseRows
+from cbeindex.data.columns import Column
+from cbeindex.data.sparserows import SparseRows
 
 DIM = 6
 

@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cbeindex.data.sparserows import SparseRows
+from cbeindex.distances.metrics import METRICS
 from cbeindex.kernels import exact
-from cbeindex.metrics import METRICS
-from cbeindex.sparserows import SparseRows
 
 
 def run(queries, vectors, ids, rows, counts, lower, metric, k):

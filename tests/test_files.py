@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 import cbeindex
-from cbeindex import BinaryIndex, CBEIndex, storage
+from cbeindex import BinaryIndex, CBEIndex
 from cbeindex.encoders import (
     AQBCEncoder,
     BilinearEncoder,
@@ -29,6 +29,7 @@ from cbeindex.encoders import (
     SpectralEncoder,
 )
 from cbeindex.errors import CorruptIndexFileError, NotAnIndexFileError
+from cbeindex.storage import container as storage
 from tests.strategies import some_codes
 from tests.vector_oracles import clustered
 
@@ -64,13 +65,13 @@ BUCKETS = (
 def small_sizes():
     """Let few rows do what otherwise takes thousands: fill buffers, fit an encoder, be worth buckets."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbeindex.buckets.clusters.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.buckets.substrings.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.segments._BUCKETS_BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.segments._BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.segments._LEAST_ROWS", 2)
-        patch.setattr("cbeindex.ingest._FIRST_ROWS", FIRST_ROWS)
-        patch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 4)
+        patch.setattr("cbeindex.search.buckets.clusters.LEAST_ROWS", 16)
+        patch.setattr("cbeindex.search.buckets.substrings.LEAST_ROWS", 16)
+        patch.setattr("cbeindex.store.segments._BUCKETS_BUFFER_ROWS", 32)
+        patch.setattr("cbeindex.store.segments._BUFFER_ROWS", 32)
+        patch.setattr("cbeindex.store.segments._LEAST_ROWS", 2)
+        patch.setattr("cbeindex.store.ingest._FIRST_ROWS", FIRST_ROWS)
+        patch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 4)
         yield
 
 

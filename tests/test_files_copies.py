@@ -5,7 +5,8 @@ import copy
 import numpy as np
 import pytest
 
-from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, storage, verify
+from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
+from cbeindex.storage import container as storage
 from tests.small import small_buckets
 
 DIM = 20

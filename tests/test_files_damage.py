@@ -17,9 +17,11 @@ import numpy as np
 import pytest
 
 import cbeindex
-from cbeindex import BinaryIndex, CBEIndex, _files, storage
+from cbeindex import BinaryIndex, CBEIndex
 from cbeindex.encoders import ENCODERS
 from cbeindex.errors import CorruptIndexFileError, IndexFileError, UnsupportedVersionError
+from cbeindex.storage import container as storage
+from cbeindex.storage import files as _files
 from tests import test_files
 from tests.strategies import some_codes
 from tests.test_files import small_sizes, some_rows
@@ -48,7 +50,7 @@ class NeverSpent(int):
 @pytest.fixture(scope="module", autouse=True)
 def _small_sizes():
     with small_sizes(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbeindex.buckets.substrings._BUDGET_SHARE", NeverSpent())  # or a scan would be cheaper
+        patch.setattr("cbeindex.search.buckets.substrings._BUDGET_SHARE", NeverSpent())  # or a scan would be cheaper
         patch.setattr(_files, "_sync", lambda descriptor: None)  # thousands of files that need not last
         yield
 

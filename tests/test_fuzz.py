@@ -13,7 +13,8 @@ pytest.importorskip("resource")
 if not hasattr(os, "fork"):
     pytest.skip("no fork here", allow_module_level=True)
 
-from cbeindex import BinaryIndex, CBEIndex, storage, verify
+from cbeindex import BinaryIndex, CBEIndex, verify
+from cbeindex.storage import container as storage
 from fuzz import container, corpus, faults, files, processes
 from fuzz.__main__ import main
 from fuzz.report import random_of

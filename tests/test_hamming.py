@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.codes import CodeRows, to_words
+from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import hamming
 from cbeindex.kernels.popcount import popcount64
-from cbeindex.scan import scan_state
+from cbeindex.search.scan import scan_state
 from tests import oracles
 from tests.conftest import ROOT
 from tests.strategies import code_batches, masks, rankings, some_codes

@@ -49,8 +49,8 @@ def check(result, expected):
 @pytest.fixture
 def early(monkeypatch):
     """Indexes that fit themselves on 20 rows."""
-    monkeypatch.setattr("cbeindex.ingest._FIRST_ROWS", 20)
-    monkeypatch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 4)
+    monkeypatch.setattr("cbeindex.store.ingest._FIRST_ROWS", 20)
+    monkeypatch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 4)
 
 
 class TestAgainstBruteForce:
@@ -323,7 +323,7 @@ class TestFeeding:
         self.check_equal(index, other)
 
     def test_bytes_bound_the_first_rows(self, monkeypatch):
-        monkeypatch.setattr("cbeindex.ingest._FIRST_BYTES", 40 * 24 * 4)
+        monkeypatch.setattr("cbeindex.store.ingest._FIRST_BYTES", 40 * 24 * 4)
         index = CBEIndex(24)
         index.add(X[:39])
         assert not index.is_fitted
@@ -532,7 +532,7 @@ class TestSparse:
 
     def test_long_vectors(self, monkeypatch):
         """Fits on its first rows, of which there are as few as allowed."""
-        monkeypatch.setattr("cbeindex.ingest._FIRST_BYTES", 2**12)
+        monkeypatch.setattr("cbeindex.store.ingest._FIRST_BYTES", 2**12)
         dim = 2**17
         rows = scipy.sparse.random_array((50, dim), density=1e-3, format="csr", rng=0, dtype=np.float32)
         index = CBEIndex(dim, 256)
@@ -879,8 +879,8 @@ class TestProgress:
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
     """More rows than one task has, so that several threads share them, or their queries; and many equal rows."""
-    monkeypatch.setattr("cbeindex.rerank.BLOCK_ROWS", 64)
-    monkeypatch.setattr("cbeindex.search._LEAST_QUERY_ROWS", n_of_a_thread)
+    monkeypatch.setattr("cbeindex.search.rerank.BLOCK_ROWS", 64)
+    monkeypatch.setattr("cbeindex.search.pipeline._LEAST_QUERY_ROWS", n_of_a_thread)
     rows = np.tile(X, (10, 1))
     index = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
     index.add(rows, n_threads=3)
@@ -904,7 +904,7 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
 
 def test_threads_do_not_matter_to_the_cascade(monkeypatch):
     """Its first queries say that it does not pay: those that come after them are scanned, on any number of threads."""
-    monkeypatch.setattr("cbeindex.scan._ROW_IN_WORDS", 1_000)
+    monkeypatch.setattr("cbeindex.search.scan._ROW_IN_WORDS", 1_000)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((1_300, 64)).astype(np.float32)
     rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))

@@ -228,7 +228,7 @@ def test_work_on_an_index_of_vectors(kind, fit):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_threads_do_not_matter_to_vectors(kind, metric, n_of_a_thread, monkeypatch):
-    monkeypatch.setattr("cbeindex.search._LEAST_QUERY_ROWS", n_of_a_thread)
+    monkeypatch.setattr("cbeindex.search.pipeline._LEAST_QUERY_ROWS", n_of_a_thread)
     index, _ = pair(kind, 64, np.tile(X, (2, 1)), size=100, metric=metric, vectors="float32")
     for rerank in RERANKS:
         for options in ({}, {"n_probes": 2}, {"mode": "buckets", "deny": range(100)}):

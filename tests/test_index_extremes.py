@@ -5,7 +5,7 @@ import pytest
 from scipy import sparse
 
 from cbeindex import BinaryIndex, CBEIndex
-from cbeindex.metrics import METRICS
+from cbeindex.distances.metrics import METRICS
 
 
 def brute_force(metric, X, Q, k):

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder, _validation
+from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
+from cbeindex.data import inputs as _validation
 from cbeindex.encoders import AQBCEncoder, BilinearEncoder, ITQEncoder, LSHEncoder, SKLSHEncoder
 from tests.strategies import some_codes
 from tests.vector_oracles import clustered
@@ -72,7 +73,7 @@ def test_more_results_than_memory_holds(vectors, codes, k):
 
 
 def test_room_for_results_is_shared_by_queries(vectors, codes, monkeypatch):
-    monkeypatch.setattr("cbeindex.results.memory_bytes", lambda: 32 * 3000)
+    monkeypatch.setattr("cbeindex.search.results.memory_bytes", lambda: 32 * 3000)
     assert vectors.search(X[:3], 1000).ids.shape == codes.search(CODES[:3], 1000).ids.shape == (3, 1000)
     for search in (lambda: vectors.search(X[:3], 1001), lambda: codes.search(CODES[:3], 1001)):
         with pytest.raises(ValueError, match=r"k must be at most 1000 for 3 queries, .* got 1001"):

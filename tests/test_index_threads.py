@@ -104,8 +104,8 @@ def run_together(index, works, seconds):
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch):
-    monkeypatch.setattr("cbeindex.segments._BUFFER_ROWS", 32)
-    monkeypatch.setattr("cbeindex.segments._LEAST_ROWS", 2)
+    monkeypatch.setattr("cbeindex.store.segments._BUFFER_ROWS", 32)
+    monkeypatch.setattr("cbeindex.store.segments._LEAST_ROWS", 2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,8 +132,8 @@ def test_readers_beside_a_writer(fitted):
 
 def test_readers_while_it_fits(monkeypatch):
     """Many small indexes, each of which fits itself while it is read: before, after, and nothing between."""
-    monkeypatch.setattr("cbeindex.ingest._FIRST_ROWS", 3 * ROWS)
-    monkeypatch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 2)
+    monkeypatch.setattr("cbeindex.store.ingest._FIRST_ROWS", 3 * ROWS)
+    monkeypatch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 2)
     for _ in range(6):
         index, seen, written = CBEIndex(DIM, 64, metric="l2", vectors="float32"), [], threading.Event()
 
@@ -211,8 +211,8 @@ def do_anything(index, other, of, path, choose):
 )
 def test_ten_threads_that_do_anything(make, of, tmp_path, monkeypatch):
     """Two indexes, each also merged into the other: nothing fails, nothing waits for ever, and all rows are whole."""
-    monkeypatch.setattr("cbeindex.ingest._FIRST_ROWS", 60)
-    monkeypatch.setattr("cbeindex.ingest._LEAST_FIRST_ROWS", 2)
+    monkeypatch.setattr("cbeindex.store.ingest._FIRST_ROWS", 60)
+    monkeypatch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 2)
     indexes, numbers = [make(0), make(1)], iter(range(10))
 
     def work(_, stop):

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.metrics import METRICS, squares
+from cbeindex.distances.metrics import METRICS, squares
 from tests import vector_oracles
 
 NAMES = ("cosine", "l2", "ip")

@@ -8,12 +8,12 @@ import pytest
 import scipy.sparse
 
 from cbeindex import CBEIndex
-from cbeindex.encoders.aqbc import AQBCEncoder
-from cbeindex.encoders.bilinear import BilinearEncoder
-from cbeindex.encoders.itq import ITQEncoder
-from cbeindex.encoders.lsh import LSHEncoder
-from cbeindex.encoders.sklsh import SKLSHEncoder
-from cbeindex.encoders.spectral import SpectralEncoder
+from cbeindex.encoders.baselines.aqbc import AQBCEncoder
+from cbeindex.encoders.baselines.bilinear import BilinearEncoder
+from cbeindex.encoders.baselines.itq import ITQEncoder
+from cbeindex.encoders.baselines.lsh import LSHEncoder
+from cbeindex.encoders.baselines.sklsh import SKLSHEncoder
+from cbeindex.encoders.baselines.spectral import SpectralEncoder
 
 DIM = 40
 MAKERS = {

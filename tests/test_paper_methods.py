@@ -6,14 +6,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import CBEIndex
-from cbeindex._validation import VectorSource
-from cbeindex.encoders.aqbc import AQBCEncoder, nearest_vertices
-from cbeindex.encoders.bilinear import BilinearEncoder, near_square
-from cbeindex.encoders.itq import ITQEncoder
-from cbeindex.encoders.lsh import LSHEncoder
-from cbeindex.encoders.matrices import Lengths, nearest_orthonormal, principal_axes, random_directions
-from cbeindex.encoders.sklsh import SKLSHEncoder
-from cbeindex.encoders.spectral import SpectralEncoder, slowest_modes
+from cbeindex.data.inputs import VectorSource
+from cbeindex.encoders.baselines.aqbc import AQBCEncoder, nearest_vertices
+from cbeindex.encoders.baselines.bilinear import BilinearEncoder, near_square
+from cbeindex.encoders.baselines.itq import ITQEncoder
+from cbeindex.encoders.baselines.lsh import LSHEncoder
+from cbeindex.encoders.baselines.matrices import Lengths, nearest_orthonormal, principal_axes, random_directions
+from cbeindex.encoders.baselines.sklsh import SKLSHEncoder
+from cbeindex.encoders.baselines.spectral import SpectralEncoder, slowest_modes
 from tests import paper_oracles
 
 

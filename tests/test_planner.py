@@ -9,20 +9,20 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.buckets import Cells, Tables
-from cbeindex.buckets.centroids import Centroids
-from cbeindex.planner import Explanation, Part, n_allowed, plan, ways
+from cbeindex.search.buckets import Cells, Tables
+from cbeindex.search.buckets.centroids import Centroids
+from cbeindex.search.planner import Explanation, Part, n_allowed, plan, ways
 
 
 @pytest.fixture(autouse=True)
 def constants(monkeypatch):
     """The logic is tested here; where the ways cross is measured, and may move."""
-    monkeypatch.setattr("cbeindex.planner._LEAST_CANDIDATES", 640)
-    monkeypatch.setattr("cbeindex.planner._CASCADE_BITS", 2048)
-    monkeypatch.setattr("cbeindex.planner._CASCADE_SHARE", 64)
-    monkeypatch.setattr("cbeindex.planner._BUCKETS_BYTE", 2)
-    monkeypatch.setattr("cbeindex.planner._BATCH", 4)
-    monkeypatch.setattr("cbeindex.planner._FEW_ANSWERS", 64)
+    monkeypatch.setattr("cbeindex.search.planner._LEAST_CANDIDATES", 640)
+    monkeypatch.setattr("cbeindex.search.planner._CASCADE_BITS", 2048)
+    monkeypatch.setattr("cbeindex.search.planner._CASCADE_SHARE", 64)
+    monkeypatch.setattr("cbeindex.search.planner._BUCKETS_BYTE", 2)
+    monkeypatch.setattr("cbeindex.search.planner._BATCH", 4)
+    monkeypatch.setattr("cbeindex.search.planner._FEW_ANSWERS", 64)
 
 
 def cells(n_rows, n_cells=1_000, n_probes=20, n_words=16):

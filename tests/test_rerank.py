@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import CBEIndex
-from cbeindex.metrics import METRICS
-from cbeindex.rerank import exact_nearest, exact_of_all
+from cbeindex.distances.metrics import METRICS
+from cbeindex.search.rerank import exact_nearest, exact_of_all
 from tests import vector_oracles
 from tests.strategies import masks
 

@@ -16,7 +16,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from cbeindex import _files, storage
 from cbeindex.errors import (
     CorruptIndexFileError,
     IndexFileError,
@@ -24,6 +23,8 @@ from cbeindex.errors import (
     UnsupportedVersionError,
     WriterConflictError,
 )
+from cbeindex.storage import container as storage
+from cbeindex.storage import files as _files
 
 DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
 
@@ -170,7 +171,7 @@ class TestRoundTrip:
     )
     def test_everything_comes_back(self, content, arrays, piece):
         with tempfile.TemporaryDirectory() as directory, pytest.MonkeyPatch.context() as patch:
-            patch.setattr("cbeindex._sections._PIECE_BYTES", piece)
+            patch.setattr("cbeindex.storage.sections._PIECE_BYTES", piece)
             path = Path(directory, "a")
             written = storage.write(path, content, arrays)
             assert written.content == content
@@ -361,7 +362,7 @@ class TestRoundTrip:
         assert not list(path.parent.iterdir())
 
     def test_footers_have_a_limit(self, path, monkeypatch):
-        monkeypatch.setattr("cbeindex._layout.FOOTER_LIMIT", 1000)
+        monkeypatch.setattr("cbeindex.storage.layout.FOOTER_LIMIT", 1000)
         stored = storage.write(path, {"a": "b"}, {})
         before = path.read_bytes()
         with pytest.raises(ValueError, match="fit 1000 bytes of JSON, got 10"):
@@ -369,7 +370,7 @@ class TestRoundTrip:
         assert path.read_bytes() == before
 
     def test_what_a_reader_would_refuse_is_not_written(self, path, monkeypatch):
-        monkeypatch.setattr("cbeindex._layout._MARKS_LIMIT", 100)
+        monkeypatch.setattr("cbeindex.storage.layout._MARKS_LIMIT", 100)
         stored = storage.write(path, {"a": [0] * 90}, {})
         before = path.read_bytes()
         for content, arrays in (({"a": [0] * 100}, {}), ({}, {f"{n}": np.zeros(1) for n in range(10)})):

@@ -19,8 +19,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from cbeindex import _files, storage
 from cbeindex.errors import CorruptIndexFileError, WriterConflictError
+from cbeindex.storage import container as storage
+from cbeindex.storage import files as _files
 
 CALLS = ("_write", "_sync", "_truncate", "_replace", "_unlink")
 
@@ -390,7 +391,7 @@ def torn(entry, share):
 WRITER = """
 import sys
 from pathlib import Path
-from cbeindex import _files
+from cbeindex.storage import files as _files
 with getattr(_files, sys.argv[1])(Path(sys.argv[2])):
     print("at work", flush=True)
     sys.stdin.read()
@@ -654,7 +655,7 @@ class TestOtherSystems:
         windows = types.SimpleNamespace(LK_NBLCK=2, LK_UNLCK=0, locking=locking)
         monkeypatch.setitem(sys.modules, "msvcrt", windows)
         monkeypatch.setattr(sys, "platform", "win32")
-        spec = importlib.util.spec_from_file_location("cbeindex._files_of_windows", _files.__file__)
+        spec = importlib.util.spec_from_file_location("cbeindex.storage.files_of_windows", _files.__file__)
         there = importlib.util.module_from_spec(spec)
         spec.loader.exec_module(there)
         monkeypatch.setattr(storage, "_files", there)

@@ -10,8 +10,10 @@ import numpy as np
 import pytest
 
 import cbeindex
-from cbeindex import BinaryIndex, _files, storage
+from cbeindex import BinaryIndex
 from cbeindex.errors import WriterConflictError
+from cbeindex.storage import container as storage
+from cbeindex.storage import files as _files
 from tests.test_files import a_binary_index, check_same, queries_for, small_sizes
 from tests.test_files_processes import SAVES, append, compact, first_save, some_vectors, told
 from tests.test_storage_crash import CALLS, may_fork, needs_fork

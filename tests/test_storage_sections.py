@@ -14,9 +14,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex import _checksum, _files, _sections, storage
-from cbeindex._layout import FOOTER_LIMIT
 from cbeindex.errors import CorruptIndexFileError
+from cbeindex.storage import checksum as _checksum
+from cbeindex.storage import container as storage
+from cbeindex.storage import files as _files
+from cbeindex.storage import sections as _sections
+from cbeindex.storage.layout import FOOTER_LIMIT
 from tests.test_storage import build, content_of, footer_of, section, slot
 from tests.test_storage_crash import in_child, may_fork, needs_fork
 
@@ -42,7 +45,7 @@ class TestChecksums:
         monkeypatch.setitem(sys.modules, "isal", None)
         monkeypatch.setitem(sys.modules, "isal.isal_zlib", None)
         spec = _checksum.__spec__
-        there = type(_checksum)("cbeindex._checksum_without_isal")
+        there = type(_checksum)("cbeindex.storage.checksum_without_isal")
         exec(spec.loader.get_code(spec.name), there.__dict__)
         assert there.crc32 is zlib.crc32
 
@@ -237,6 +240,6 @@ def test_the_worst_footers_cost_little(path, name):
 
 def test_footers_out_of_bounds_are_not_parsed(path, monkeypatch):
     path.write_bytes(build(content_of(b'{"a":[' + b"[]," * 1_000_000 + b"[]]}")))
-    monkeypatch.setattr("cbeindex._layout.parse_json", lambda text: pytest.fail("it was parsed"))
+    monkeypatch.setattr("cbeindex.storage.layout.parse_json", lambda text: pytest.fail("it was parsed"))
     with pytest.raises(CorruptIndexFileError, match="the footer is not valid: content and sections must have at most"):
         storage.read(path)

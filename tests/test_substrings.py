@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex import scan
-from cbeindex.buckets import Substrings, Tables, substrings
-from cbeindex.codes import CodeRows, to_words
-from cbeindex.segments import NO_RANKS, NOT_HIDDEN, Segment
+from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.search import scan
+from cbeindex.search.buckets import Substrings, Tables, substrings
+from cbeindex.store.segments import NO_RANKS, NOT_HIDDEN, Segment
 from tests import oracles
 from tests.small import NeverSpent
 from tests.strategies import CodeBatch, code_batches, masks, some_codes

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.codes import to_words
+from cbeindex.data.codes import to_words
 from cbeindex.kernels import tables
 from tests import oracles
 from tests.strategies import code_batches, masks, rankings, some_codes

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex import _threads
+from cbeindex._core import threads as _threads
 from tests.conftest import ROOT
 
 

@@ -16,9 +16,9 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex import vectorfiles
-from cbeindex._validation import VectorSource
-from cbeindex.vectorfiles import SUFFIXES, open_vectors
+from cbeindex.data import vectorfiles
+from cbeindex.data.inputs import VectorSource
+from cbeindex.data.vectorfiles import SUFFIXES, open_vectors
 
 TYPES = {
     ".fvecs": "<f4",

@@ -15,13 +15,13 @@ from benchmarks.harness import Contender, alternate
 from benchmarks.paper import data
 from benchmarks.paper.results import OURS, Results, Section, share
 from cbeindex import BinaryIndex, CirculantEncoder
-from cbeindex.encoders.aqbc import AQBCEncoder
 from cbeindex.encoders.base import Encoder
-from cbeindex.encoders.bilinear import BilinearEncoder
-from cbeindex.encoders.itq import ITQEncoder
-from cbeindex.encoders.lsh import LSHEncoder
-from cbeindex.encoders.sklsh import SKLSHEncoder
-from cbeindex.encoders.spectral import SpectralEncoder
+from cbeindex.encoders.baselines.aqbc import AQBCEncoder
+from cbeindex.encoders.baselines.bilinear import BilinearEncoder
+from cbeindex.encoders.baselines.itq import ITQEncoder
+from cbeindex.encoders.baselines.lsh import LSHEncoder
+from cbeindex.encoders.baselines.sklsh import SKLSHEncoder
+from cbeindex.encoders.baselines.spectral import SpectralEncoder
 
 # Iterations of training. Those of ITQ take ten seconds each for 2,048 bits; its paper has 50, of which the last ones
 # change little.

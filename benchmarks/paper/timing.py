@@ -13,8 +13,8 @@ from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.paper.results import Results, Section, number
 from cbeindex import CirculantEncoder
 from cbeindex.encoders.base import Encoder
-from cbeindex.encoders.bilinear import BilinearEncoder, near_square
-from cbeindex.encoders.lsh import LSHEncoder
+from cbeindex.encoders.baselines.bilinear import BilinearEncoder, near_square
+from cbeindex.encoders.baselines.lsh import LSHEncoder
 
 METHODS = ("full", "bilinear", "circulant")
 Times: TypeAlias = dict[str, float | None]

@@ -11,7 +11,7 @@ from benchmarks import plots
 from benchmarks.paper.results import OURS, Results, Section, number
 from cbeindex import CirculantEncoder
 from cbeindex.encoders.base import Encoder
-from cbeindex.encoders.lsh import LSHEncoder
+from cbeindex.encoders.baselines.lsh import LSHEncoder
 
 ANGLES = {"pi/12": np.pi / 12, "pi/6": np.pi / 6, "pi/3": np.pi / 3, "pi/2": np.pi / 2}
 METHODS = ("CBE-rand", OURS, "LSH")

@@ -1,13 +1,13 @@
 """Encoders: vectors -> projections -> codes. The circulant one, and those that it is compared with."""
 
-from .aqbc import AQBCEncoder
 from .base import Encoder
-from .bilinear import BilinearEncoder
+from .baselines.aqbc import AQBCEncoder
+from .baselines.bilinear import BilinearEncoder
+from .baselines.itq import ITQEncoder
+from .baselines.lsh import LSHEncoder
+from .baselines.sklsh import SKLSHEncoder
+from .baselines.spectral import SpectralEncoder
 from .circulant import KINDS, CirculantEncoder
-from .itq import ITQEncoder
-from .lsh import LSHEncoder
-from .sklsh import SKLSHEncoder
-from .spectral import SpectralEncoder
 
 ENCODERS: dict[str, type[Encoder]] = {
     encoder.name: encoder

@@ -9,9 +9,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._threads import as_n_threads
-from .._typing import Arrays, Projections, Spectrum, Vectors
-from .._validation import (
+from .._core.threads import as_n_threads
+from .._core.typing import Arrays, Projections, Spectrum, Vectors
+from ..data.inputs import (
     MOST_DIM,
     VectorSource,
     as_array,

@@ -3,7 +3,7 @@
 import numpy as np
 from numpy.typing import NDArray
 
-from .._typing import Spectrum, Vectors
+from .._core.typing import Spectrum, Vectors
 from .base import rows_per_block
 
 # From this length on a transform is cut in two, because one that leaves the second-level cache is slower (gain of the

@@ -8,8 +8,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
-from .._typing import Doubles, Floats, Projections, Spectrum, Vectors
-from ..sparserows import SparseRows
+from .._core.typing import Doubles, Floats, Projections, Spectrum, Vectors
+from ..data.sparserows import SparseRows
 
 # A product and a sum of this way cost so much less than one of the length log2(length) steps of a transform (measured
 # with 256 entries and 2,048 bits: 5.7 at 25,600, 5 at 131,072 and 2.7 at 2**20, where r leaves the cache).

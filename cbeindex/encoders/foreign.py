@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Projections
-from .._validation import VectorSource, as_count
+from .._core.typing import Projections
+from ..data.inputs import VectorSource, as_count
 from .base import Encoder
 from .circulant import KINDS
 

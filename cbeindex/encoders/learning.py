@@ -16,8 +16,8 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._threads import for_each_chunk, leave_if_interrupted
-from .._typing import Spectrum, Vectors
+from .._core.threads import for_each_chunk, leave_if_interrupted
+from .._core.typing import Spectrum, Vectors
 from .base import rows_per_block
 
 RowReader: TypeAlias = Callable[[slice | NDArray[np.int64]], Vectors]

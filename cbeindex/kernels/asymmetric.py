@@ -14,7 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
 from . import lanes
 from .cells import in_order_of_cells
 from .hamming import keep_smallest, put_ascending

@@ -5,7 +5,7 @@ Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offse
 
 import numpy as np
 
-from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Distances, Keys, Mask, Ranks, Rows
 from .hamming import (
     add_distances,
     add_tails,

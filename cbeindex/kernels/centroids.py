@@ -8,7 +8,7 @@ cosine.
 
 import numpy as np
 
-from .._typing import Codes, Distances, Doubles, Rows
+from .._core.typing import Codes, Distances, Doubles, Rows
 from .jit import njit
 from .lanes import add_weighted
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Floats, Ids, Rows, SparseIndices, Vectors
+from .._core.typing import Floats, Ids, Rows, SparseIndices, Vectors
 from .jit import njit
 from .prefetch import prefetch
 

@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from .jit import njit
 from .lanes import add_differing, within
 from .popcount import popcount64

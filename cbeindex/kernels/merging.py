@@ -2,7 +2,7 @@
 
 from typing import Any
 
-from .._typing import Ids
+from .._core.typing import Ids
 from .jit import njit
 
 

@@ -6,7 +6,7 @@ beginning once more behind its end.
 
 import numpy as np
 
-from .._typing import Doubles, Floats, Projections, Rows, SparseIndices
+from .._core.typing import Doubles, Floats, Projections, Rows, SparseIndices
 from .jit import njit
 
 # Sums are taken in float64, so that what is left of a row far from the origin after the centre is subtracted is right

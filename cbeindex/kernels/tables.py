@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Codes, Floats, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Floats, Keys, Mask, Ranks, Rows
 from .hamming import put_ascending
 from .jit import njit
 from .popcount import popcount64

@@ -1,0 +1,1 @@
+"""What every room needs: typing, threads, progress. Nothing about vectors."""

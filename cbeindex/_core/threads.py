@@ -1,0 +1,188 @@
+"""The only place that runs work on several threads, and the locks of writers.
+
+Work is a range of rows cut into chunks; each chunk is a call that releases the GIL (an FFT, a kernel) and writes
+into its own part of the output, so results do not depend on the number of threads.
+"""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from itertools import count
+from weakref import WeakSet
+
+from ..data.inputs import as_count
+
+# More than any machine has cores; work is cut into parts by the number that was asked for.
+_MOST_THREADS = 1024
+
+_pool: ThreadPoolExecutor | None = None
+_pool_lock = threading.Lock()
+_write_locks: WeakSet[threading.RLock] = WeakSet()
+
+
+def n_cores() -> int:
+    """Count the cores that this process may use."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def as_n_threads(n_threads: int | None) -> int:
+    """Return how many threads to use; None means one for each core."""
+    return n_cores() if n_threads is None else as_count(n_threads, "n_threads", most=_MOST_THREADS)
+
+
+def write_lock() -> threading.RLock:
+    """Return a reentrant lock for writers; a forked child finds it free if another thread held it at the fork."""
+    lock = threading.RLock()
+    _write_locks.add(lock)
+    return lock
+
+
+def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threads: int) -> None:
+    """Call `task(start, stop)` for every chunk of range(n), on up to `n_threads` threads.
+
+    The calling thread works too, and alone where no other thread can be started. An error stops the hand-out of
+    chunks; of several that of the first chunk is raised. An interrupt (Ctrl-C) also ends the chunks in progress where
+    they call this function or `leave_if_interrupted`. No thread works on a chunk any more when this function returns.
+    """
+    n_chunks = -(-n // chunk)
+    if n_threads == 1 or n_chunks <= 1:
+        for start in range(0, n, chunk):
+            leave_if_interrupted()
+            task(start, min(start + chunk, n))
+        return
+    run = _Run(task, n, chunk)
+    try:
+        run.start_helpers(min(n_threads, n_chunks) - 1)
+        run.work()
+    except BaseException as error:
+        run.interruption = error
+    finally:
+        run.wait()
+    run.raise_failure()
+    leave_if_interrupted()
+
+
+def leave_if_interrupted() -> None:
+    """Leave a task whose caller was interrupted: for loops inside of tasks that run longer than a user waits."""
+    if _here.run is not None and _here.run.is_interrupted:
+        raise _InterruptedError
+
+
+class _InterruptedError(BaseException):
+    """Ends a task whose caller was interrupted; the caller raises what interrupted it."""
+
+
+class _Here(threading.local):
+    """What this thread works on."""
+
+    run: _Run | None = None
+
+
+_here = _Here()
+
+
+class _Run:
+    """One call of `for_each_chunk` on several threads."""
+
+    def __init__(self, task: Callable[[int, int], None], n: int, chunk: int) -> None:
+        self._task, self._n, self._chunk = task, n, chunk
+        self._tickets = count()  # next() on it is atomic
+        self._failures: dict[int, Exception] = {}
+        self._outer = _here.run
+        self._helpers: list[threading.RLock] = []
+        self.interruption: BaseException | None = None
+
+    @property
+    def is_interrupted(self) -> bool:
+        """Whether this call, or one that it is part of, was interrupted."""
+        return self.interruption is not None or (self._outer is not None and self._outer.is_interrupted)
+
+    def start_helpers(self, n: int) -> None:
+        """Ask for the help of `n` threads of the pool."""
+        try:
+            for _ in range(n):
+                # Whoever takes the lock first decides: a helper that begins, or the caller that needs it no more.
+                lock = threading.RLock()
+                self._helpers.append(lock)
+                _executor().submit(self._help, lock)
+        except RuntimeError:  # the interpreter is about to end, or the system has no room for another thread
+            _forget_pool()  # with the helper that is queued in it
+
+    def _help(self, lock: threading.RLock) -> None:
+        if lock.acquire(blocking=False):
+            try:
+                self.work()
+            except BaseException as error:
+                self.interruption = self.interruption or error
+            finally:
+                lock.release()
+
+    def work(self) -> None:
+        """Take chunk after chunk."""
+        _here.run, before = self, _here.run
+        try:
+            while not self._failures and not self.is_interrupted:
+                start = next(self._tickets) * self._chunk
+                if start >= self._n:
+                    return
+                try:
+                    self._task(start, min(start + self._chunk, self._n))
+                except Exception as error:
+                    self._failures[start] = error
+        finally:
+            _here.run = before
+
+    def wait(self) -> None:
+        """Wait for the helpers that have begun, and keep the others from it.
+
+        A helper that waits behind another caller's work is not waited for, so that work started from inside a task
+        cannot wait for itself.
+        """
+        while True:
+            try:
+                for lock in self._helpers:
+                    lock.acquire()
+                return
+            except BaseException as error:  # helpers still write into arrays of the caller: wait on
+                self.interruption = error
+
+    def raise_failure(self) -> None:
+        """Raise what went wrong, if anything did."""
+        if self.interruption is not None:
+            raise self.interruption
+        if self._failures:
+            raise self._failures[min(self._failures)]
+
+
+def _executor() -> ThreadPoolExecutor:
+    """Return the pool of this process, made on first use."""
+    global _pool
+    with _pool_lock:
+        if _pool is None:
+            _pool = ThreadPoolExecutor(max(n_cores(), 16), thread_name_prefix="cbeindex")
+        return _pool
+
+
+def _forget_pool() -> None:
+    """Drop the pool; its threads end when they have done their work."""
+    global _pool
+    _pool = None
+
+
+def _after_fork() -> None:
+    """Make a forked child usable: threads other than the one that forked do not exist in it."""
+    global _pool_lock
+    _pool_lock = threading.Lock()
+    _forget_pool()
+    for lock in _write_locks:
+        if not lock._is_owned():  # type: ignore[attr-defined]
+            lock._at_fork_reinit()  # type: ignore[attr-defined]
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_after_fork)

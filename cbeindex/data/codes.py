@@ -1,0 +1,118 @@
+"""The layout of codes: bytes as users see them, words as kernels see them, and how rows of words are stored.
+
+Bit j of a code is bit j % 8 of byte j // 8, and so bit j % 64 of little-endian word j // 64; bits past `n_bits` are 0.
+The first words of every row, its head, are stored apart: word by word in blocks of 512 rows, so that one vectorised
+pass counts many rows. The other words, its tail, are stored row by row, so that a single row can be read alone. A code
+of up to 1,024 bits is all head, and where single rows are read at random, all of a code is tail.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core.typing import CodeBytes, Codes, Rows
+
+BLOCK_ROWS = 512
+"""Rows of a head block; kernels have the number as a literal."""
+
+HEAD_WORDS = 8
+"""Words of the head of a long code, 512 bits: what the cascade looks at first."""
+
+# Codes of up to so many words (1,024 bits) are all head: reading short tails costs more than it saves.
+_ALL_HEAD_WORDS = 16
+
+
+def n_bytes(n_bits: int) -> int:
+    """Bytes of a code as users see it."""
+    return -(-n_bits // 8)
+
+
+def n_words(n_bits: int) -> int:
+    """64-bit words of a code as kernels see it."""
+    return -(-n_bits // 64)
+
+
+def to_words(codes: CodeBytes, n_bits: int) -> Codes:
+    """View or copy packed bytes, (n, n_bytes), as words, (n, n_words)."""
+    width = 8 * n_words(n_bits)
+    if codes.shape[1] != width:
+        padded = np.zeros((len(codes), width), dtype=np.uint8)
+        padded[:, : codes.shape[1]] = codes
+        codes = padded
+    return np.ascontiguousarray(codes).view("<u8").astype(np.uint64, copy=False)
+
+
+def to_bytes(words: Codes, n_bits: int) -> CodeBytes:
+    """Return words, (n, n_words), as packed bytes, (n, n_bytes)."""
+    return np.ascontiguousarray(words.astype("<u8", copy=False).view(np.uint8)[:, : n_bytes(n_bits)])
+
+
+def has_bits_past(codes: CodeBytes, n_bits: int) -> NDArray[np.bool_]:
+    """Tell which codes have ones past `n_bits`."""
+    spare = 8 * n_bytes(n_bits) - n_bits
+    return (codes[:, -1] >> (8 - spare)) != 0 if spare else np.zeros(len(codes), dtype=np.bool_)
+
+
+@dataclass(frozen=True)
+class CodeRows:
+    """Rows of codes, stored for scanning.
+
+    Attributes
+    ----------
+    head : uint64 array of shape (n_blocks, n_head, 512)
+    tail : uint64 array of shape (n_rows, n_tail)
+    """
+
+    head: Codes
+    tail: Codes
+
+    @classmethod
+    def empty(cls, n_rows: int, n_bits: int, by_row: bool = False) -> CodeRows:
+        """Make room for `n_rows` codes, all bits 0; `by_row` without a head."""
+        n_head = n_words(n_bits) if n_words(n_bits) <= _ALL_HEAD_WORDS else HEAD_WORDS
+        n_head = 0 if by_row else n_head
+        return cls(
+            np.zeros((-(-n_rows // BLOCK_ROWS), n_head, BLOCK_ROWS), dtype=np.uint64),
+            np.zeros((n_rows, n_words(n_bits) - n_head), dtype=np.uint64),
+        )
+
+    @classmethod
+    def of(cls, words: Codes, n_bits: int, by_row: bool = False) -> CodeRows:
+        """Store words of shape (n, n_words)."""
+        rows = cls.empty(len(words), n_bits, by_row)
+        rows.write(0, words)
+        return rows
+
+    @property
+    def n_head(self) -> int:
+        """Words of the head."""
+        return int(self.head.shape[1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes that the codes take."""
+        return self.head.nbytes + self.tail.nbytes
+
+    def write(self, start: int, words: Codes) -> None:
+        """Store `words` as rows start, start + 1, ..."""
+        stop = start + len(words)
+        for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
+            first, last = max(start, block * BLOCK_ROWS), min(stop, (block + 1) * BLOCK_ROWS)
+            column = first - block * BLOCK_ROWS
+            part = words[first - start : last - start, : self.n_head]
+            self.head[block, :, column : column + last - first] = part.T
+        self.tail[start:stop] = words[:, self.n_head :]
+
+    def take(self, rows: Rows) -> Codes:
+        """Return the words of some rows, (n, n_words)."""
+        words = np.empty((len(rows), self.n_head + self.tail.shape[1]), dtype=np.uint64)
+        words[:, : self.n_head] = self.head[rows // BLOCK_ROWS, :, rows % BLOCK_ROWS]
+        words[:, self.n_head :] = self.tail[rows]
+        return words
+
+    def first(self, n_rows: int) -> CodeRows:
+        """View the first `n_rows` rows."""
+        return CodeRows(self.head[: -(-n_rows // BLOCK_ROWS)], self.tail[:n_rows])

@@ -1,0 +1,370 @@
+"""What comes from outside is coerced here and nowhere else."""
+
+from __future__ import annotations
+
+import operator
+import os
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any, NoReturn, TypeVar
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from .._core.typing import Arrays, CodeBytes, Ids, Mask, Vectors
+from .sparserows import SparseRows, VectorRows
+
+Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
+
+MOST_DIM = 2**31 - 64
+"""Columns of sparse vectors are int32, and so is the default of `n_bits`, a multiple of 64."""
+
+MOST_BITS = 2**31 - 1
+"""Hamming distances are int32."""
+
+MOST_SEED = 2**128 - 1
+"""As many bits as numpy recommends for a seed."""
+
+MOST_ITERATIONS = 10_000
+"""Training converges after some tens of iterations."""
+
+# Digits of a number that a message shows.
+_MOST_DIGITS = 50
+
+
+def as_count(value: Any, name: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
+    """Return `value` as an int from `least` to `most`, by default what int64 holds."""
+    try:
+        count = operator.index(value)
+        if isinstance(value, (bool, np.bool_)):
+            raise TypeError
+    except TypeError:
+        raise TypeError(f"{name} must be an integer, got {type(value).__name__}") from None
+    if count < least:
+        raise ValueError(f"{name} must be at least {least}, got {_number_text(count)}")
+    if count > most:
+        raise ValueError(f"{name} must be at most {most}, got {_number_text(count)}")
+    return count
+
+
+def _number_text(number: int) -> str:
+    """Show a number of any length."""
+    n_digits = int(number.bit_length() * 0.30103) + 1
+    return str(number) if n_digits <= _MOST_DIGITS else f"a number of about {n_digits} digits"
+
+
+def as_iterations(value: Any, name: str) -> int:
+    """Return `value` as a number of iterations of training."""
+    return as_count(value, name, most=MOST_ITERATIONS)
+
+
+def as_seed(value: Any, name: str) -> int:
+    """Return `value` as a seed of random numbers."""
+    return as_count(value, name, least=0, most=MOST_SEED)
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine; where it does not tell, as much as it can address."""
+    try:
+        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    except (AttributeError, OSError, ValueError):
+        return sys.maxsize
+
+
+def require_memory(n_bytes: int, what: str) -> None:
+    """Raise MemoryError if `what` needs more than this machine has, before a part of it is allocated."""
+    if n_bytes > memory_bytes():
+        raise MemoryError(f"{what} needs {n_bytes / 1e9:,.3g} GB, this machine has {memory_bytes() / 1e9:,.3g} GB")
+
+
+def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
+    """Return `value` as a finite float above 0 (or at least 0 with `zero`)."""
+    number = _as_float(value, name)
+    if not (0 <= number < float("inf")) or (number == 0 and not zero):
+        raise ValueError(f"{name} must be finite and {'at least' if zero else 'above'} 0, got {value!r}")
+    return number
+
+
+def as_real(value: Any, name: str) -> float:
+    """Return `value` as a float that is not NaN."""
+    number = _as_float(value, name)
+    if number != number:
+        raise ValueError(f"{name} must not be NaN")
+    return number
+
+
+def _as_float(value: Any, name: str) -> float:
+    if isinstance(value, (bool, np.bool_, str, bytes)):
+        raise TypeError(f"{name} must be a number, got {value!r}")
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        raise TypeError(f"{name} must be a number, got {value!r}") from None
+    except OverflowError:
+        raise ValueError(f"{name} must fit a float, got {_number_text(int(value))}") from None
+
+
+def as_probability(value: Any, name: str) -> float:
+    """Return `value` as a float between 0 and 1, both excluded."""
+    number = as_positive(value, name)
+    if number >= 1:
+        raise ValueError(f"{name} must be below 1, got {value!r}")
+    return number
+
+
+def as_flag(value: Any, name: str) -> bool:
+    """Return `value`, True or False."""
+    if not isinstance(value, (bool, np.bool_)):
+        raise TypeError(f"{name} must be True or False, got {value!r}")
+    return bool(value)
+
+
+def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
+    """Return `value`, one of `choices`."""
+    if not isinstance(value, str) or value not in choices:
+        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
+    return value
+
+
+def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
+    """Return a copy of `arrays[name]` if it has this type and shape (None: any size there)."""
+    array = arrays[name]
+    if not isinstance(array, np.ndarray):
+        raise TypeError(f"{name} must be an array, got {type(array).__name__}")
+    fits = array.ndim == len(shape) and all(want in (None, got) for got, want in zip(array.shape, shape, strict=True))
+    if array.dtype != dtype or not fits:
+        wanted = f"{np.dtype(dtype)} of shape {tuple(shape)}"
+        raise ValueError(f"{name} must be {wanted}, got {array.dtype} of shape {array.shape}")
+    return array.copy()
+
+
+def is_sparse(array: Any) -> bool:
+    """Tell whether `array` is a scipy.sparse array or matrix, without importing scipy.sparse."""
+    sparse = sys.modules.get("scipy.sparse")
+    return sparse is not None and bool(sparse.issparse(array))
+
+
+class VectorSource:
+    """Vectors as the caller gave them, read in blocks of float32 rows.
+
+    Holds a dense array or a CSR matrix of any numeric type without copying it; a block is converted when it is read.
+    Blocks of sparse vectors are had dense or sparse; `SparseRows` are such blocks, to be read again.
+    NaN and infinity pass `read`: what is computed from a block shows them, at no cost, and then `refuse` says where
+    they are. Blocks that are iterated over are looked at, unless that is not wanted.
+
+    Parameters
+    ----------
+    array : array_like, sparse or SparseRows of shape (n, dim) or (dim,)
+    dim : int
+    name : str
+        What messages call it.
+    first : int
+        The number in messages of the first row.
+
+    Attributes
+    ----------
+    dim, n_rows : int
+    is_single : bool
+        Whether one vector came as a 1-D array; then results lose their first axis too.
+    is_sparse : bool
+    """
+
+    def __init__(self, array: ArrayLike | SparseRows, dim: int, name: str = "X", first: int = 0) -> None:
+        self.name, self.dim, self.first = name, dim, first
+        self._rows: Any
+        if isinstance(array, SparseRows):
+            self._rows, self.n_rows, self.is_single, self.is_sparse = array, len(array), False, True
+            return
+        rows: Any = array.toarray() if is_sparse(array) and array.ndim == 1 else array  # type: ignore[union-attr]
+        self._rows = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, dim, name)
+        shape = self._rows.shape
+        self.is_single = len(shape) == 1
+        if self.is_single:
+            self._rows = self._rows[np.newaxis]
+        if self._rows.ndim != 2 or self._rows.shape[1] != dim:
+            raise ValueError(f"{name} must have shape (n, {dim}) or ({dim},), got {shape}")
+        self.n_rows = int(self._rows.shape[0])
+        self.is_sparse = is_sparse(self._rows)
+
+    def part(self, first: int, rows: VectorRows) -> VectorSource:
+        """Return rows that were read from row `first` on, and prepared: messages name them as rows of this source."""
+        return VectorSource(rows, self.dim, self.name, self.first + first)
+
+    def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
+        """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""
+        taken = self._rows[rows]
+        if isinstance(taken, SparseRows):
+            return taken.to_dense(self.dim)
+        with np.errstate(over="ignore"):  # a float64 that is too large becomes infinite, for `refuse` to name
+            if is_sparse(taken):
+                taken = _summable(taken).toarray()
+            block: Vectors = taken.astype(np.float32, order="C", copy=False)
+        return block
+
+    def read_sparse(self, rows: slice) -> SparseRows:
+        """Return some rows of a sparse source, entries that are not 0 in the order of their columns."""
+        if isinstance(self._rows, SparseRows):
+            return self._rows[rows]
+        taken = self._rows
+        start, stop, _ = rows.indices(self.n_rows)
+        if not taken.has_canonical_format:
+            taken, start, stop = _summable(taken[rows]), 0, stop - start
+            taken.sum_duplicates()
+        offsets = taken.indptr[start : stop + 1].astype(np.int64)
+        span = slice(offsets[0], offsets[-1])
+        with np.errstate(over="ignore"):
+            values = taken.data[span].astype(np.float32, copy=False)
+        return SparseRows(
+            offsets - offsets[0], taken.indices[span].astype(np.int32, copy=False), values
+        ).without_zeros()
+
+    def blocks(self, n_floats: int) -> Iterator[tuple[int, Vectors]]:
+        """Read all rows, dense, in blocks of about `n_floats` values: pairs of first row and finite rows."""
+        return self._in_blocks(self.read, max(1, n_floats // self.dim))
+
+    def entry_blocks(self, step: int) -> Iterator[tuple[int, SparseRows]]:
+        """Read all rows of a sparse source, `step` at a time: pairs of first row and finite rows."""
+        return self._in_blocks(self.read_sparse, step)
+
+    def own_blocks(
+        self, step: int, start: int = 0, stop: int | None = None, *, is_checked: bool = True
+    ) -> Iterator[tuple[int, VectorRows]]:
+        """Read rows [start, stop), `step` at a time, in the form they have: pairs of first row and finite rows.
+
+        Where they are not checked, the caller sees to it that they are finite.
+        """
+        read: Callable[[slice], VectorRows] = self.read_sparse if self.is_sparse else self.read
+        return self._in_blocks(read, step, start, stop, is_checked)
+
+    def _in_blocks(
+        self,
+        read: Callable[[slice], Block],
+        step: int,
+        start: int = 0,
+        stop: int | None = None,
+        is_checked: bool = True,
+    ) -> Iterator[tuple[int, Block]]:
+        stop = self.n_rows if stop is None else stop
+        for first in range(start, stop, step):
+            rows = read(slice(first, min(first + step, stop)))
+            if is_checked and not (finite := _finite(rows)).all():
+                self.refuse(first + int(finite.argmin()))
+            yield first, rows
+
+    def refuse(self, row: int) -> NoReturn:
+        """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""
+        values = self.read(slice(row, row + 1))
+        if np.isfinite(values).all():
+            raise ValueError(
+                f"{self.name} must be small enough for sums of {values.size} values in float32, "
+                f"row {self.first + row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
+            )
+        raise ValueError(f"{self.name} must be finite in float32, row {self.first + row} is not")
+
+
+def _finite(rows: VectorRows) -> Mask:
+    """Tell which rows have finite values only."""
+    if isinstance(rows, SparseRows):
+        return np.isfinite(rows.largest())
+    return np.asarray(np.isfinite(rows).all(axis=1))
+
+
+def _summable(csr: Any) -> Any:
+    """Copy CSR rows in a type in which entries at the same place can be added up, which small integers cannot."""
+    return csr.astype(np.float64 if csr.dtype.kind in "iub" else csr.dtype, copy=True)
+
+
+def _as_dense(array: ArrayLike, dim: int, name: str) -> NDArray[Any]:
+    if isinstance(array, np.ma.MaskedArray) and np.ma.is_masked(array):
+        raise TypeError(f"{name} must not have masked values; fill them first")
+    try:
+        dense = np.asarray(array)
+    except ValueError as error:
+        raise ValueError(f"{name} must have shape (n, {dim}): {error}") from None
+    if dense.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}")
+    return dense.reshape(0, dim) if dense.shape == (0,) else dense
+
+
+def _as_csr(array: Any, name: str) -> Any:
+    if array.dtype.kind not in "fiub":
+        raise TypeError(f"{name} must hold real numbers, got a sparse array of dtype {array.dtype}")
+    csr = array.tocsr()
+    # A shell of our own, since the check tidies what it looks at. scipy does not look before it writes: an index
+    # beyond the row would corrupt memory.
+    csr = type(csr)((csr.data, csr.indices, csr.indptr), shape=csr.shape)
+    csr.check_format(full_check=True)
+    if (csr.indptr[1:] < csr.indptr[:-1]).any():  # it does not see that where sums overflow or the last is 0
+        raise ValueError(f"{name} must have index pointers that do not fall")
+    return csr.astype(np.float32) if csr.dtype == np.float16 else csr
+
+
+def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int64]:
+    """Return `pairs` of row numbers as int64 of shape (n, 2); None means no pairs."""
+    if pairs is None:
+        return np.empty((0, 2), dtype=np.int64)
+    array = np.asarray(pairs)
+    if array.shape == (0,):
+        return np.empty((0, 2), dtype=np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must hold integer row numbers, got dtype {array.dtype}")
+    if array.ndim != 2 or array.shape[1] != 2:
+        raise ValueError(f"{name} must have shape (n, 2), got {array.shape}")
+    outside = (array < 0) | (array >= n_rows)
+    if outside.any():
+        worst = array[outside][0]
+        raise ValueError(f"{name} must hold row numbers from 0 to {n_rows - 1}, got {worst}")
+    return array.astype(np.int64)
+
+
+def as_codes(codes: ArrayLike, width: int, name: str) -> tuple[CodeBytes, bool]:
+    """Return packed codes as uint8 of shape (n, width), and whether a single one came as a 1-D array."""
+    array = np.asarray(codes)
+    if array.dtype != np.uint8:
+        raise TypeError(
+            f"{name} must be packed bits of dtype uint8, got {array.dtype}; pack 0s and 1s, one a column, by "
+            'np.packbits(bits, axis=1, bitorder="little"), and read packed words by words.view(np.uint8)'
+        )
+    is_single = array.ndim == 1
+    if array.ndim not in (1, 2) or array.shape[-1] != width:
+        raise ValueError(f"{name} must have shape (n, {width}) or ({width},), got {array.shape}")
+    return np.atleast_2d(array), is_single
+
+
+def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
+    """Return ids as int64 of shape (n,); with `n`, one for each of n rows, none twice; negative only if `unknown`."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    if array.ndim != 1 or (n is not None and len(array) != n):
+        raise ValueError(f"{name} must have shape ({'n' if n is None else n},), got {array.shape}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must fit int64, got {array.max()}")
+    result = array.astype(np.int64)
+    if not unknown and result.size and result.min() < 0:
+        raise ValueError(f"{name} must be 0 or more, got {result.min()}")
+    if n is not None and not (result[1:] > result[:-1]).all():
+        ordered = np.sort(result)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if twice.size:
+            raise ValueError(f"{name} must not repeat, {twice[0]} does")
+    return result
+
+
+def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
+    """Return ids that may or may not be answers, ascending, each of them once; they need not exist."""
+    if ids is None:
+        return None
+    given = as_ids(ids, name, unknown=True)
+    if (given[1:] > given[:-1]).all():
+        return given
+    ordered = np.sort(given)  # np.unique would look for repetitions by a hash table, in ten times the time
+    distinct: Ids = ordered[np.append(True, ordered[1:] > ordered[:-1])]
+    return distinct
+
+
+def is_id(value: object) -> bool:
+    """Tell whether `value` can be the id of a row."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**63

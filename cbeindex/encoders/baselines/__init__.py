@@ -1,0 +1,1 @@
+"""Encoders that the circulant one is compared with."""

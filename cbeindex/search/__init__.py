@@ -1,0 +1,1 @@
+"""From a request to results: plan, candidates (scan, cascade, buckets), re-ranking."""

@@ -1,0 +1,1 @@
+"""Index files: container, layout, operating system files, archive."""

@@ -1,0 +1,1 @@
+"""Rows at rest: immutable segments, the growing buffer, snapshots."""
