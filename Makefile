@@ -9,6 +9,7 @@ test: lint types tests tests-uncompiled
 lint: .venv/dev
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
+	$(BIN)/lint-imports
 
 types: .venv/dev
 	$(BIN)/mypy

@@ -10,17 +10,21 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ._core.checks import MOST_BITS, as_choice, as_count, as_flag, as_probability
 from ._core.threads import as_n_threads
 from ._core.typing import Arrays, CodeBytes, Codes, Ids
 from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
-from .data.inputs import MOST_BITS, as_choice, as_codes, as_count, as_filter, as_flag, as_ids, as_probability, is_id
+from .data.ids import as_filter, as_ids, is_id
+from .data.keys import NO_HAMMING_DISTANCE
+from .data.source import as_codes
 from .search import candidates, scan
 from .search.buckets import Tables, bucket_maker, substrings
 from .search.candidates import View
 from .search.planner import MODES, Explanation, Plan, n_allowed, plan, ways
-from .search.results import NO_HAMMING_DISTANCE, RangeResult, SearchResult, check_room, nearest_of, ranges_of
+from .search.results import RangeResult, SearchResult, check_room, nearest_of, ranges_of
 from .storage.archive import Saveable, options_of
-from .store.segments import RowStore, Snapshot
+from .store.rowstore import RowStore
+from .store.snapshot import Snapshot
 
 
 class BinaryIndex(Saveable):

@@ -11,23 +11,26 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
+from ._core.checks import as_choice, as_count, as_flag, as_real
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
 from ._core.typing import Arrays, Ids
 from .data.columns import Column
-from .data.inputs import VectorSource, as_choice, as_count, as_filter, as_flag, as_ids, as_real, is_id
+from .data.ids import as_filter, as_ids, is_id
+from .data.source import VectorSource
 from .data.sparserows import VectorRows
+from .distances.estimator import AsymmetricQueries, Geometry
 from .distances.metrics import METRICS
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready, project_rows, same_encoder
 from .search.buckets import bucket_maker
 from .search.pipeline import Answer, Search, in_parts
 from .search.planner import MODES, RERANKS, Explanation, Plan, n_allowed, plan, ways
-from .search.rerank import AsymmetricQueries, Geometry
 from .search.results import RangeResult, SearchResult, check_room
 from .storage.archive import Saveable, encoder_content, load_encoder, options_of
 from .store.ingest import Ingest
-from .store.segments import RowStore, Snapshot
+from .store.rowstore import RowStore
+from .store.snapshot import Snapshot
 
 # Values of a sample, and sparse rows of it, that are read at a time.
 _FIT_FLOATS = 2**20

@@ -23,9 +23,9 @@ class NeverSpent(int):
 
 # A buffer of 32 rows, buckets for 24, little training, and no search by tables that is left to a scan.
 _CONSTANTS = {
-    "store.segments._BUFFER_ROWS": 32,
-    "store.segments._BUCKETS_BUFFER_ROWS": 32,
-    "store.segments._LEAST_ROWS": 4,
+    "store.rowstore._BUFFER_ROWS": 32,
+    "store.rowstore._BUCKETS_BUFFER_ROWS": 32,
+    "store.rowstore._LEAST_ROWS": 4,
     "search.buckets.substrings.LEAST_ROWS": 24,
     "search.buckets.substrings._BUDGET_SHARE": NeverSpent(),
     "search.buckets.clusters.LEAST_ROWS": 24,
@@ -39,9 +39,9 @@ _CONSTANTS = {
 
 
 VERY_SMALL = {
-    "store.segments._BUFFER_ROWS": 8,
-    "store.segments._BUCKETS_BUFFER_ROWS": 8,
-    "store.segments._LEAST_ROWS": 2,
+    "store.rowstore._BUFFER_ROWS": 8,
+    "store.rowstore._BUCKETS_BUFFER_ROWS": 8,
+    "store.rowstore._LEAST_ROWS": 2,
     "search.buckets.substrings.LEAST_ROWS": 4,
     "search.buckets.clusters.LEAST_ROWS": 4,
     "search.buckets.clusters._LEAST_CELL_ROWS": 2,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cbeindex import BinaryIndex, RangeResult, SearchResult
-from cbeindex.store import segments
+from cbeindex.store import rowstore as segments
 from tests import oracles
 from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 from tests.strategies import code_batches, some_codes

@@ -6,13 +6,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.data.keys import NO_KEY
 from cbeindex.search import candidates
 from cbeindex.search.buckets import Clusters, Substrings, centroids, clusters, substrings
 from cbeindex.search.candidates import View, cells_to_visit
-from cbeindex.search.planner import FEW, Part, plan
-from cbeindex.search.results import NO_KEY
+from cbeindex.search.planner import FEW, plan
 from cbeindex.search.scan import distances_of
-from cbeindex.store.segments import NOT_HIDDEN, Segment
+from cbeindex.store.segment import NOT_HIDDEN, Part, Segment
 from tests import oracles
 from tests.strategies import code_batches, some_codes
 

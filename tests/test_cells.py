@@ -9,7 +9,7 @@ from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import cells
 from cbeindex.kernels.hamming import add_tails
 from cbeindex.search import scan
-from cbeindex.store.segments import NO_RANKS
+from cbeindex.store.segment import NO_RANKS
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, rankings
 

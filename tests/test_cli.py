@@ -23,7 +23,7 @@ from cbeindex.cli import commands as cli
 from cbeindex.cli.commands import main
 from cbeindex.search.buckets import clusters
 from cbeindex.storage import container as storage
-from cbeindex.store import segments
+from cbeindex.store import rowstore as segments
 
 from .strategies import some_codes
 from .test_vectorfiles import binary, npz, vecs
@@ -245,7 +245,7 @@ def test_sample_is_drawn_over_all_rows(folder, monkeypatch):
 MEMORY = """
 import resource, sys
 from cbeindex.cli import build as building, commands as cli
-from cbeindex.store import segments
+from cbeindex.store import rowstore as segments
 
 building.BLOCK_BYTES, building._SAVE_BYTES = 2**21, 2**22
 segments._BUFFER_BYTES, segments._LARGE_BYTES = 2**21, 2**23

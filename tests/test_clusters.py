@@ -12,7 +12,7 @@ from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.search import scan
 from cbeindex.search.buckets import Cells, Clusters, centroids, clusters
 from cbeindex.search.buckets.centroids import Centroids
-from cbeindex.store.segments import NOT_HIDDEN, Segment
+from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 

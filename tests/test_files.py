@@ -67,9 +67,9 @@ def small_sizes():
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("cbeindex.search.buckets.clusters.LEAST_ROWS", 16)
         patch.setattr("cbeindex.search.buckets.substrings.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.store.segments._BUCKETS_BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.store.segments._BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.store.segments._LEAST_ROWS", 2)
+        patch.setattr("cbeindex.store.rowstore._BUCKETS_BUFFER_ROWS", 32)
+        patch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 32)
+        patch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
         patch.setattr("cbeindex.store.ingest._FIRST_ROWS", FIRST_ROWS)
         patch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 4)
         yield

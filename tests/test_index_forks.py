@@ -23,9 +23,9 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch):
-    monkeypatch.setattr("cbeindex.store.segments._BUFFER_ROWS", 64)
-    monkeypatch.setattr("cbeindex.store.segments._BUCKETS_BUFFER_ROWS", 64)
-    monkeypatch.setattr("cbeindex.store.segments._LEAST_ROWS", 2)
+    monkeypatch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 64)
+    monkeypatch.setattr("cbeindex.store.rowstore._BUCKETS_BUFFER_ROWS", 64)
+    monkeypatch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
 
 
 def in_a_child(work):

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
-from cbeindex.data import inputs as _validation
+from cbeindex._core import checks
 from cbeindex.encoders import AQBCEncoder, BilinearEncoder, ITQEncoder, LSHEncoder, SKLSHEncoder
 from tests.strategies import some_codes
 from tests.vector_oracles import clustered
@@ -59,7 +59,7 @@ def test_making(call, message):
 
 
 def test_encoders_that_no_machine_holds(monkeypatch):
-    monkeypatch.setattr(_validation, "memory_bytes", lambda: 10**6)
+    monkeypatch.setattr(checks, "memory_bytes", lambda: 10**6)
     for make in (CBEIndex, LSHEncoder, lambda dim: SKLSHEncoder(dim, gamma=1.0)):
         with pytest.raises(MemoryError, match=r"needs .* GB, this machine has 0\.001 GB"):
             make(100_000)

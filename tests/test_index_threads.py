@@ -104,8 +104,8 @@ def run_together(index, works, seconds):
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch):
-    monkeypatch.setattr("cbeindex.store.segments._BUFFER_ROWS", 32)
-    monkeypatch.setattr("cbeindex.store.segments._LEAST_ROWS", 2)
+    monkeypatch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 32)
+    monkeypatch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import CBEIndex
-from cbeindex.data.inputs import VectorSource
+from cbeindex.data.source import VectorSource
 from cbeindex.encoders.baselines.aqbc import AQBCEncoder, nearest_vertices
 from cbeindex.encoders.baselines.bilinear import BilinearEncoder, near_square
 from cbeindex.encoders.baselines.itq import ITQEncoder

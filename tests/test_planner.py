@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from cbeindex.search.buckets import Cells, Tables
 from cbeindex.search.buckets.centroids import Centroids
-from cbeindex.search.planner import Explanation, Part, n_allowed, plan, ways
+from cbeindex.search.planner import Explanation, n_allowed, plan, ways
+from cbeindex.store.segment import Part
 
 
 @pytest.fixture(autouse=True)

@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.search.results import NO_HAMMING_DISTANCE, NO_ID, nearest_of
+from cbeindex.data.keys import NO_HAMMING_DISTANCE, NO_ID
+from cbeindex.search.results import nearest_of
 
 
 @pytest.mark.parametrize(("dtype", "missing"), [(np.int32, NO_HAMMING_DISTANCE), (np.float32, np.inf)])

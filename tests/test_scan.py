@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.data.keys import NO_KEY
 from cbeindex.search import scan
-from cbeindex.search.results import NO_KEY
 from tests import oracles
 from tests.strategies import code_batches, masks, rankings, some_codes
 

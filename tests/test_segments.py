@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
-from cbeindex.search.results import NO_KEY
-from cbeindex.store import segments
-from cbeindex.store.segments import NOT_HIDDEN, Column, RowStore, Segment
+from cbeindex.data.keys import NO_KEY
+from cbeindex.store import rowstore as segments
+from cbeindex.store.rowstore import Column, RowStore
+from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests.strategies import some_codes
 
 N_BITS = 600
@@ -420,7 +421,7 @@ def test_hidden_rows_of_a_segment(ids, shuffled, removed, allow, deny):
 @pytest.mark.parametrize("seed", range(3))
 def test_there_are_never_more_segments_than_a_load_takes(large, seed):
     rng = np.random.default_rng(seed)
-    with mock.patch("cbeindex.store.segments._BUFFER_ROWS", 4), mock.patch("cbeindex.store.segments._LEAST_ROWS", 1):
+    with mock.patch("cbeindex.store.rowstore._BUFFER_ROWS", 4), mock.patch("cbeindex.store.rowstore._LEAST_ROWS", 1):
         rows = RowStore(64)
         rows._large_rows = large
         for size in [2**n for n in range(9, -1, -1)] * 3 + rng.integers(1, 40, 60).tolist():

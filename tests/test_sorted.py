@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import BinaryIndex
-from cbeindex.data.inputs import as_filter
+from cbeindex.data.ids import as_filter
 from cbeindex.data.sorted import is_in, without
 from tests.small import KINDS, check_equal, examples, small_buckets
 from tests.strategies import some_codes

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.search import scan
 from cbeindex.search.buckets import Substrings, Tables, substrings
-from cbeindex.store.segments import NO_RANKS, NOT_HIDDEN, Segment
+from cbeindex.store.segment import NO_RANKS, NOT_HIDDEN, Segment
 from tests import oracles
 from tests.small import NeverSpent
 from tests.strategies import CodeBatch, code_batches, masks, some_codes

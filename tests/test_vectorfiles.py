@@ -17,7 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.data import vectorfiles
-from cbeindex.data.inputs import VectorSource
+from cbeindex.data.source import VectorSource
 from cbeindex.data.vectorfiles import SUFFIXES, open_vectors
 
 TYPES = {

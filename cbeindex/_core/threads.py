@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from itertools import count
 from weakref import WeakSet
 
-from ..data.inputs import as_count
+from .checks import as_count
 
 # More than any machine has cores; work is cut into parts by the number that was asked for.
 _MOST_THREADS = 1024

@@ -25,7 +25,8 @@ from .. import CBEIndex
 from .._core.progress import progress_bar
 from .._core.typing import Ids, Rows
 from ..data.codes import n_words
-from ..data.inputs import as_ids, is_sparse
+from ..data.ids import as_ids
+from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
 from ..errors import NotAnIndexFileError
 from ..storage import container as storage

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.lib import format as npy
 from numpy.typing import NDArray
 
-from .inputs import memory_bytes
+from .._core.checks import memory_bytes
 
 # Little-endian, whatever the machine. http://corpus-texmex.irisa.fr: the length, int32, before each vector.
 _PREFIXED = {".fvecs": "<f4", ".ivecs": "<i4", ".bvecs": "|u1"}

@@ -9,9 +9,10 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from .._core.checks import MOST_BITS, MOST_DIM, as_count
 from .._core.threads import as_n_threads, for_each_chunk, leave_if_interrupted
 from .._core.typing import Arrays, CodeBytes, Projections, Vectors
-from ..data.inputs import MOST_BITS, MOST_DIM, VectorSource, as_count
+from ..data.source import VectorSource
 
 # Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
 # blocks cost page faults as well (2**17: two a vector at dim 768).

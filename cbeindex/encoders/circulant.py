@@ -9,21 +9,20 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._core.threads import as_n_threads
-from .._core.typing import Arrays, Projections, Spectrum, Vectors
-from ..data.inputs import (
+from .._core.checks import (
     MOST_DIM,
-    VectorSource,
     as_array,
     as_choice,
     as_count,
     as_flag,
     as_iterations,
-    as_pairs,
     as_positive,
     as_seed,
     require_memory,
 )
+from .._core.threads import as_n_threads
+from .._core.typing import Arrays, Projections, Spectrum, Vectors
+from ..data.source import VectorSource, as_pairs
 from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .convolution import CircularConvolution, fast_length
 from .direct import DirectConvolution

@@ -7,8 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from .._core.checks import as_count
 from .._core.typing import Projections
-from ..data.inputs import VectorSource, as_count
+from ..data.source import VectorSource
 from .base import Encoder
 from .circulant import KINDS
 

@@ -8,11 +8,11 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Codes, Floats, Ids, Keys, Mask, Rows
-from ..store.segments import NOT_HIDDEN, Segment
+from ..data.keys import NO_KEY
+from ..store.segment import NOT_HIDDEN, Segment
 from . import scan
 from .buckets import Cells, Tables, clusters, substrings
 from .planner import FEW, Plan
-from .results import NO_KEY
 
 
 @dataclass(frozen=True)

@@ -12,16 +12,17 @@ from numpy.typing import NDArray
 from .. import kernels
 from .._core.threads import for_each_chunk
 from .._core.typing import Floats, Ids, Keys, Mask, Rows, Vectors
-from ..data.inputs import VectorSource
+from ..data.keys import NO_HAMMING_DISTANCE, NO_ID, NO_KEY
+from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
+from ..distances.estimator import SCALARS, AsymmetricQueries
 from ..distances.metrics import Metric
 from ..errors import CorruptIndexFileError
-from ..store.segments import Segment
+from ..store.segment import Segment
 from . import candidates, rerank, scan
 from .candidates import View
 from .planner import Plan
-from .rerank import SCALARS, AsymmetricQueries
-from .results import NO_HAMMING_DISTANCE, NO_ID, NO_KEY, RangeResult, SearchResult, nearest_of, ranges_of
+from .results import RangeResult, SearchResult, nearest_of, ranges_of
 
 # So many standard errors from an estimate the true distance does not lie (once in 16,000 times).
 _SURE = 4.0

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 from .._core.typing import Ids
 from ..data.codes import HEAD_WORDS, n_words
 from ..data.sorted import without
+from ..store.segment import Part
 
 # Measured on codes of 832 to 2,048 bits: 99.5 % of the true ten are among the nearest 600 by Hamming distance.
 _LEAST_CANDIDATES = 640
@@ -70,13 +71,6 @@ class Plan:
     n_probes: int | None
     estimates: bool
     reason: str
-
-
-class Part(NamedTuple):
-    """A segment as the planner sees it: its rows, and its buckets (`Cells`, `Tables` or None)."""
-
-    n_rows: int
-    buckets: Any
 
 
 class Way(NamedTuple):

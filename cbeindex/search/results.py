@@ -10,13 +10,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
+from .._core.checks import memory_bytes
 from .._core.typing import Ids
-from ..data.inputs import memory_bytes
-
-NO_ID = -1
-NO_KEY = np.uint64(np.iinfo(np.uint64).max)
-"""The key that stands where there is no row; it sorts behind all others."""
-NO_HAMMING_DISTANCE = np.iinfo(np.int32).max
+from ..data.keys import NO_HAMMING_DISTANCE, NO_ID
 
 # Of an id, a distance and its standard error.
 _ANSWER_BYTES = 16

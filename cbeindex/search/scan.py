@@ -11,7 +11,7 @@ from .. import kernels
 from .._core.threads import for_each_chunk, leave_if_interrupted
 from .._core.typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from ..data.codes import BLOCK_ROWS, CodeRows
-from .results import NO_KEY
+from ..data.keys import NO_KEY
 
 NO_BOUND = int(np.iinfo(np.int32).max)
 

@@ -17,10 +17,10 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 
 from .. import kernels
+from .._core.checks import as_choice, as_count, as_flag
 from .._core.typing import Arrays
 from ..data.codes import BLOCK_ROWS, CodeRows, n_words
 from ..data.columns import Column
-from ..data.inputs import as_choice, as_count, as_flag
 from ..data.sparserows import SparseRows
 from ..encoders import ENCODERS, Encoder
 from ..errors import CorruptIndexFileError
@@ -28,7 +28,9 @@ from ..search.buckets import Cells, Clusters, Substrings, Tables
 from ..search.buckets.centroids import Centroids
 from ..search.buckets.clusters import CELL_WORDS
 from ..search.buckets.substrings import MOST_TABLE_BITS
-from ..store.segments import NO_RANKS, NOT_HIDDEN, RowStore, Segment, Snapshot
+from ..store.rowstore import RowStore
+from ..store.segment import NO_RANKS, NOT_HIDDEN, Segment
+from ..store.snapshot import Snapshot
 from . import container as storage
 from .container import Stored
 from .sections import MappedArrays

@@ -14,14 +14,16 @@ from .._core.threads import as_n_threads, for_each_chunk
 from .._core.typing import Codes, Ids
 from ..data.codes import n_words, to_words
 from ..data.columns import Column
-from ..data.inputs import VectorSource
+from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
+from ..distances.estimator import SCALARS, Geometry, scalars_of
 from ..distances.metrics import Metric, squares
 from ..encoders import Encoder
 from ..encoders.foreign import fitted_copy, project_rows
 from ..errors import CorruptIndexFileError
-from ..search.rerank import SCALARS, Geometry, scalars_of
-from .segments import BucketMaker, RowStore, Snapshot
+from .rowstore import RowStore
+from .segment import BucketMaker
+from .snapshot import Snapshot
 
 # An index that is not fitted keeps its first rows until there are so many, or so many bytes, and fits on them.
 _FIRST_ROWS = 2**13

@@ -8,8 +8,9 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._core.checks import as_iterations, as_seed
 from ..._core.typing import Projections
-from ...data.inputs import VectorSource, as_iterations, as_seed
+from ...data.source import VectorSource
 from .matrices import Matrix, alternate, nearest_orthonormal, training_blocks
 from .parametric import Checks, Layout, MatrixEncoder
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._core.checks import as_choice, as_iterations, as_real, as_seed
 from ..._core.typing import Projections, Vectors
-from ...data.inputs import VectorSource, as_choice, as_iterations, as_real, as_seed
+from ...data.source import VectorSource
 from ..base import Projector
 from .matrices import (
     LARGEST_WEIGHT,

@@ -7,7 +7,7 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ...data.inputs import as_iterations, as_real, as_seed
+from ..._core.checks import as_iterations, as_real, as_seed
 from .matrices import (
     OVERFLOW,
     Lengths,

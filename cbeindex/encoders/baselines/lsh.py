@@ -6,7 +6,7 @@ from typing import ClassVar
 
 import numpy as np
 
-from ...data.inputs import as_seed, require_memory
+from ..._core.checks import as_seed, require_memory
 from .parametric import Checks, Layout, MatrixEncoder
 
 

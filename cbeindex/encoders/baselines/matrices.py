@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._core.typing import Projections, Vectors
-from ...data.inputs import VectorSource
+from ...data.source import VectorSource
 from ..base import rows_per_block
 
 Matrix: TypeAlias = NDArray[Any]  # float32 or float64

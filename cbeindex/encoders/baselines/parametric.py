@@ -9,8 +9,9 @@ from typing import Any, ClassVar, Self, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._core.checks import MOST_BITS, MOST_DIM, as_array, as_choice, as_count, as_flag
 from ..._core.typing import Arrays, Projections, Vectors
-from ...data.inputs import MOST_BITS, MOST_DIM, VectorSource, as_array, as_choice, as_count, as_flag
+from ...data.source import VectorSource
 from ..base import Encoder, Projector
 from .matrices import LARGEST_WEIGHT, Lengths, products, rows_per_product
 

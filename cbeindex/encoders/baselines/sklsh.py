@@ -8,8 +8,9 @@ from typing import Any, ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._core.checks import as_positive, as_seed, require_memory
 from ..._core.typing import Projections, Vectors
-from ...data.inputs import VectorSource, as_positive, as_seed, require_memory
+from ...data.source import VectorSource
 from .matrices import OVERFLOW, read_blocks, sample_numbers
 from .parametric import Checks, Layout, MatrixEncoder
 

@@ -8,8 +8,8 @@ from typing import ClassVar, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from ..._core.checks import as_seed
 from ..._core.typing import Projections, Vectors
-from ...data.inputs import as_seed
 from .matrices import OVERFLOW, principal_axes, products_of
 from .parametric import Checks, Layout, MatrixEncoder
 

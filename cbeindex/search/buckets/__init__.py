@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from ...data.inputs import as_choice, as_count
-from ...store.segments import BucketMaker
+from ..._core.checks import as_choice, as_count
+from ...store.segment import BucketMaker
 from .clusters import Cells, Clusters
 from .substrings import MOST_TABLE_BITS, Substrings, Tables, most_tables
 

@@ -17,7 +17,7 @@ from ... import kernels
 from ..._core.threads import for_each_chunk, n_cores
 from ..._core.typing import Codes, Keys, Mask, Rows
 from ...data.codes import CodeRows
-from ...store.segments import NO_RANKS, NOT_HIDDEN, Segment
+from ...store.segment import NO_RANKS, NOT_HIDDEN, Segment
 from .. import scan
 from .centroids import Centroids, train
 

@@ -17,7 +17,7 @@ from ..._core.threads import for_each_chunk
 from ..._core.typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
 from ...data.codes import CodeRows
 from ...errors import CorruptIndexFileError
-from ...store.segments import Segment
+from ...store.segment import Segment
 
 LEAST_ROWS = 2**11
 """Segments with fewer rows have no tables: all of them are looked at."""

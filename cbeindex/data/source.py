@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import operator
-import os
 import sys
 from collections.abc import Callable, Iterator
 from typing import Any, NoReturn, TypeVar
@@ -11,131 +9,10 @@ from typing import Any, NoReturn, TypeVar
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from .._core.typing import Arrays, CodeBytes, Ids, Mask, Vectors
+from .._core.typing import CodeBytes, Mask, Vectors
 from .sparserows import SparseRows, VectorRows
 
 Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
-
-MOST_DIM = 2**31 - 64
-"""Columns of sparse vectors are int32, and so is the default of `n_bits`, a multiple of 64."""
-
-MOST_BITS = 2**31 - 1
-"""Hamming distances are int32."""
-
-MOST_SEED = 2**128 - 1
-"""As many bits as numpy recommends for a seed."""
-
-MOST_ITERATIONS = 10_000
-"""Training converges after some tens of iterations."""
-
-# Digits of a number that a message shows.
-_MOST_DIGITS = 50
-
-
-def as_count(value: Any, name: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
-    """Return `value` as an int from `least` to `most`, by default what int64 holds."""
-    try:
-        count = operator.index(value)
-        if isinstance(value, (bool, np.bool_)):
-            raise TypeError
-    except TypeError:
-        raise TypeError(f"{name} must be an integer, got {type(value).__name__}") from None
-    if count < least:
-        raise ValueError(f"{name} must be at least {least}, got {_number_text(count)}")
-    if count > most:
-        raise ValueError(f"{name} must be at most {most}, got {_number_text(count)}")
-    return count
-
-
-def _number_text(number: int) -> str:
-    """Show a number of any length."""
-    n_digits = int(number.bit_length() * 0.30103) + 1
-    return str(number) if n_digits <= _MOST_DIGITS else f"a number of about {n_digits} digits"
-
-
-def as_iterations(value: Any, name: str) -> int:
-    """Return `value` as a number of iterations of training."""
-    return as_count(value, name, most=MOST_ITERATIONS)
-
-
-def as_seed(value: Any, name: str) -> int:
-    """Return `value` as a seed of random numbers."""
-    return as_count(value, name, least=0, most=MOST_SEED)
-
-
-def memory_bytes() -> int:
-    """Return the memory of this machine; where it does not tell, as much as it can address."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return sys.maxsize
-
-
-def require_memory(n_bytes: int, what: str) -> None:
-    """Raise MemoryError if `what` needs more than this machine has, before a part of it is allocated."""
-    if n_bytes > memory_bytes():
-        raise MemoryError(f"{what} needs {n_bytes / 1e9:,.3g} GB, this machine has {memory_bytes() / 1e9:,.3g} GB")
-
-
-def as_positive(value: Any, name: str, *, zero: bool = False) -> float:
-    """Return `value` as a finite float above 0 (or at least 0 with `zero`)."""
-    number = _as_float(value, name)
-    if not (0 <= number < float("inf")) or (number == 0 and not zero):
-        raise ValueError(f"{name} must be finite and {'at least' if zero else 'above'} 0, got {value!r}")
-    return number
-
-
-def as_real(value: Any, name: str) -> float:
-    """Return `value` as a float that is not NaN."""
-    number = _as_float(value, name)
-    if number != number:
-        raise ValueError(f"{name} must not be NaN")
-    return number
-
-
-def _as_float(value: Any, name: str) -> float:
-    if isinstance(value, (bool, np.bool_, str, bytes)):
-        raise TypeError(f"{name} must be a number, got {value!r}")
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        raise TypeError(f"{name} must be a number, got {value!r}") from None
-    except OverflowError:
-        raise ValueError(f"{name} must fit a float, got {_number_text(int(value))}") from None
-
-
-def as_probability(value: Any, name: str) -> float:
-    """Return `value` as a float between 0 and 1, both excluded."""
-    number = as_positive(value, name)
-    if number >= 1:
-        raise ValueError(f"{name} must be below 1, got {value!r}")
-    return number
-
-
-def as_flag(value: Any, name: str) -> bool:
-    """Return `value`, True or False."""
-    if not isinstance(value, (bool, np.bool_)):
-        raise TypeError(f"{name} must be True or False, got {value!r}")
-    return bool(value)
-
-
-def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """Return `value`, one of `choices`."""
-    if not isinstance(value, str) or value not in choices:
-        raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
-    return value
-
-
-def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Return a copy of `arrays[name]` if it has this type and shape (None: any size there)."""
-    array = arrays[name]
-    if not isinstance(array, np.ndarray):
-        raise TypeError(f"{name} must be an array, got {type(array).__name__}")
-    fits = array.ndim == len(shape) and all(want in (None, got) for got, want in zip(array.shape, shape, strict=True))
-    if array.dtype != dtype or not fits:
-        wanted = f"{np.dtype(dtype)} of shape {tuple(shape)}"
-        raise ValueError(f"{name} must be {wanted}, got {array.dtype} of shape {array.shape}")
-    return array.copy()
 
 
 def is_sparse(array: Any) -> bool:
@@ -329,42 +206,3 @@ def as_codes(codes: ArrayLike, width: int, name: str) -> tuple[CodeBytes, bool]:
     if array.ndim not in (1, 2) or array.shape[-1] != width:
         raise ValueError(f"{name} must have shape (n, {width}) or ({width},), got {array.shape}")
     return np.atleast_2d(array), is_single
-
-
-def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
-    """Return ids as int64 of shape (n,); with `n`, one for each of n rows, none twice; negative only if `unknown`."""
-    array = np.asarray(ids)
-    if array.size == 0:
-        array = array.astype(np.int64)
-    if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
-    if array.ndim != 1 or (n is not None and len(array) != n):
-        raise ValueError(f"{name} must have shape ({'n' if n is None else n},), got {array.shape}")
-    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
-        raise ValueError(f"{name} must fit int64, got {array.max()}")
-    result = array.astype(np.int64)
-    if not unknown and result.size and result.min() < 0:
-        raise ValueError(f"{name} must be 0 or more, got {result.min()}")
-    if n is not None and not (result[1:] > result[:-1]).all():
-        ordered = np.sort(result)
-        twice = ordered[1:][ordered[1:] == ordered[:-1]]
-        if twice.size:
-            raise ValueError(f"{name} must not repeat, {twice[0]} does")
-    return result
-
-
-def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
-    """Return ids that may or may not be answers, ascending, each of them once; they need not exist."""
-    if ids is None:
-        return None
-    given = as_ids(ids, name, unknown=True)
-    if (given[1:] > given[:-1]).all():
-        return given
-    ordered = np.sort(given)  # np.unique would look for repetitions by a hash table, in ten times the time
-    distinct: Ids = ordered[np.append(True, ordered[1:] > ordered[:-1])]
-    return distinct
-
-
-def is_id(value: object) -> bool:
-    """Tell whether `value` can be the id of a row."""
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**63

@@ -1,0 +1,45 @@
+"""Constants that were chosen by measurement, in one place that tests can replace."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from typing import Any
+
+
+@dataclass(frozen=True)
+class Tuning:
+    """Constants that trade time against memory or accuracy; the comment at each gives the measurement behind it."""
+
+    # --- data ---
+
+    # --- encoders ---
+
+    # --- store ---
+
+    # --- search ---
+
+    # --- storage ---
+
+    # --- cli ---
+
+
+_current = Tuning()
+
+
+def tuning() -> Tuning:
+    """Return the constants in use."""
+    return _current
+
+
+@contextmanager
+def tuned(**changes: Any) -> Iterator[None]:
+    """Work with other constants, in all threads of this process: for tests."""
+    global _current
+    before = _current
+    _current = replace(before, **changes)
+    try:
+        yield
+    finally:
+        _current = before

@@ -1,0 +1,49 @@
+"""Ids of rows as callers give them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._core.typing import Ids
+
+
+def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
+    """Return ids as int64 of shape (n,); with `n`, one for each of n rows, none twice; negative only if `unknown`."""
+    array = np.asarray(ids)
+    if array.size == 0:
+        array = array.astype(np.int64)
+    if array.dtype.kind not in "iu":
+        raise TypeError(f"{name} must be integers, got dtype {array.dtype}")
+    if array.ndim != 1 or (n is not None and len(array) != n):
+        raise ValueError(f"{name} must have shape ({'n' if n is None else n},), got {array.shape}")
+    if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:
+        raise ValueError(f"{name} must fit int64, got {array.max()}")
+    result = array.astype(np.int64)
+    if not unknown and result.size and result.min() < 0:
+        raise ValueError(f"{name} must be 0 or more, got {result.min()}")
+    if n is not None and not (result[1:] > result[:-1]).all():
+        ordered = np.sort(result)
+        twice = ordered[1:][ordered[1:] == ordered[:-1]]
+        if twice.size:
+            raise ValueError(f"{name} must not repeat, {twice[0]} does")
+    return result
+
+
+def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
+    """Return ids that may or may not be answers, ascending, each of them once; they need not exist."""
+    if ids is None:
+        return None
+    given = as_ids(ids, name, unknown=True)
+    if (given[1:] > given[:-1]).all():
+        return given
+    ordered = np.sort(given)  # np.unique would look for repetitions by a hash table, in ten times the time
+    distinct: Ids = ordered[np.append(True, ordered[1:] > ordered[:-1])]
+    return distinct
+
+
+def is_id(value: object) -> bool:
+    """Tell whether `value` can be the id of a row."""
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**63

@@ -1,0 +1,92 @@
+"""A snapshot: the rows that a search works on."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core.typing import Codes, Ids
+from ..data.codes import n_words
+from ..data.columns import Column
+from ..errors import CorruptIndexFileError
+from .segment import Part, Segment
+
+
+class Snapshot(NamedTuple):
+    """The rows at one moment."""
+
+    segments: tuple[Segment, ...]
+
+    @property
+    def n_rows(self) -> int:
+        """Rows that can be found."""
+        return sum(segment.n_rows - segment.n_removed for segment in self.segments)
+
+    def contains(self, ids: Ids) -> NDArray[np.bool_]:
+        """Tell which ids there are."""
+        found = np.zeros(len(ids), dtype=np.bool_)
+        for segment in self.segments:
+            found |= segment.find(ids) >= 0
+        return found
+
+    def check_origins(self) -> None:
+        """Raise an IndexFileError if mapped rows are damaged, which copies of them would hide."""
+        for segment in self.segments:
+            if segment.origin is not None:
+                segment.origin.check()
+
+    def require(self, ids: Ids) -> None:
+        """Raise ValueError if one of `ids` is not there."""
+        found = self.contains(ids)
+        if not found.all():
+            raise ValueError(f"id {ids[~found][0]} is not in the index")
+
+    def parts(self) -> list[Part]:
+        """Describe the segments for the planner."""
+        return [Part(segment.n_rows, segment.buckets) for segment in self.segments]
+
+    def stats(self) -> dict[str, Any]:
+        """Count rows, segments and bytes."""
+        columns = {name for segment in self.segments for name in segment.columns}
+        buckets = [s.order.nbytes + s.ranks.nbytes + s.buckets.nbytes for s in self.segments if s.buckets is not None]
+        return {
+            "rows": self.n_rows,
+            "removed": sum(s.n_removed for s in self.segments),
+            "segments": len(self.segments),
+            "bytes": {
+                "codes": sum(s.codes.nbytes for s in self.segments),
+                "ids": sum(s.ids.nbytes for s in self.segments),
+                "removed": sum(s.removed.nbytes for s in self.segments),
+                "buckets": sum(buckets),
+                **{name: sum(s.columns[name].nbytes for s in self.segments) for name in sorted(columns)},
+            },
+        }
+
+    def ids(self) -> Ids:
+        """Return all ids, ascending."""
+        parts = [s.ids[~s.removed] if s.removed.size else s.ids for s in self.segments]
+        ids = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        twice = ids[1:][ids[1:] == ids[:-1]]
+        if twice.size:
+            raise CorruptIndexFileError(f"id {twice[0]} must not be there twice")
+        return ids
+
+    def codes_of(self, ids: Ids, n_bits: int) -> Codes:
+        """Return the codes of `ids`, all of which there are."""
+        words = np.empty((len(ids), n_words(n_bits)), dtype=np.uint64)
+        for segment in self.segments:
+            rows = segment.find(ids)
+            words[rows >= 0] = segment.codes.take(rows[rows >= 0])
+        return words
+
+    def column_of(self, name: str, ids: Ids, column: Column) -> Any:
+        """Return the entries of a column for `ids`, all of which there are, in the form of the column."""
+        parts, places = [], []
+        for segment in self.segments:
+            rows = segment.find(ids)
+            places.append(np.flatnonzero(rows >= 0))
+            parts.append(segment.columns[name][rows[rows >= 0]])
+        values = column.joined(parts)
+        return values[np.argsort(np.concatenate(places))] if len(parts) > 1 else values[: len(ids)]
