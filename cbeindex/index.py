@@ -360,7 +360,9 @@ class CBEIndex(Saveable):
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if kept sparse."""
         names = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
         state = self._state
-        found = self._vectors_of(names, state, state.rows.snapshot())
+        snapshot = state.rows.snapshot()
+        snapshot.require(names)
+        found = self._vectors_of(names, state, snapshot)
         return found[0] if np.ndim(ids) == 0 and isinstance(found, np.ndarray) else found
 
     def remove(self, ids: ArrayLike) -> None:
@@ -481,7 +483,6 @@ class CBEIndex(Saveable):
         """Return the vectors of `ids` in a snapshot of a state: float32 (n, dim), or a CSR array if kept sparse."""
         if state.encoder is not None and self.vectors is None:
             raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
-        snapshot.require(ids)
         column = state.rows.columns["vectors"]
         found: Any = snapshot.column_of("vectors", ids, column)
         return found.to_csr(self.dim) if column.is_sparse else found.astype(np.float32, copy=False)
