@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import hamming
 from cbeindex.kernels.popcount import popcount64
-from cbeindex.search.scan import scan_state
+from cbeindex.search.scan import room_for_scan
 from tests import oracles
 from tests.conftest import ROOT
 from tests.strategies import code_batches, masks, rankings, some_codes
@@ -235,12 +235,12 @@ def test_keys_are_appended(rows, data):
 
 def scan(queries, rows, hidden, ranks, cuts, bound, stage_ends, keys):
     """Scan the rows between cuts, one part after the other."""
-    n_bits, k = 64 * queries.shape[1], keys.shape[1]
-    state = scan_state(len(queries), k, n_bits, bound)
+    state, tails = room_for_scan(*keys.shape), tails_of(queries, rows)
     for start, stop in itertools.pairwise(cuts):
-        tails = tails_of(queries, rows)
-        hamming.scan(queries, tails, rows.head, rows.tail, hidden, ranks, start, stop, stage_ends, k, *state)
-    hamming.finish_all(state[0], n_bits, *state[1:3], keys)
+        hamming.scan(
+            queries, tails, rows.head, rows.tail, hidden, ranks, cuts[0], start, stop, cuts[-1], bound, stage_ends,
+            *state, keys,
+        )  # fmt: skip
 
 
 @given(code_batches(), st.data())

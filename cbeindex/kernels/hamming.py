@@ -256,22 +256,27 @@ def finish(found: Keys, shift: int, tally: Distances, state: Rows, keys: Keys) -
     put_in_order(found, n, shift, tally, last, keys)
 
 
-# A scan of many rows for many queries takes seconds, so it is made in parts: `scan` for one range of rows after the
-# other, and then `finish_all`. What it knows of each query is in arrays of the caller: `found`, keys; `tallies` and
-# `states`, see `append_nearer`; and `bounds`, what distances must be less than.
-
-
 @njit(cache=True, nogil=True)
 def scan(
-    queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, ranks: Ranks, start: int, stop: int,
-    stage_ends: Keys, k: int, found: Keys, tallies: Distances, states: Rows, bounds: Distances,
+    queries: Codes, query_tails: Codes, head: Codes, tail: Codes, hidden: Mask, ranks: Ranks, first_row: int,
+    start: int, stop: int, last_row: int, bound: int, stage_ends: Keys, found: Keys, tallies: Distances, states: Rows,
+    bounds: Distances, keys: Keys,
 ) -> None:  # fmt: skip
-    """Find, for each query, the keys of its `k` nearest of rows [start, stop) that are nearer than its bound.
+    """Find, for each query, the keys of its nearest of rows [first_row, last_row) that are nearer than `bound`.
 
-    `start` is the first row of a block.
+    One call looks at rows [start, stop), the next one at those after them, so that many rows need no long call. The
+    last call fills `keys`, (n_queries, k), ascending, with the largest uint64 where there are fewer. Until then what is
+    known of the queries is in `found`, (n_queries, room), `tallies`, (n_queries, 512), `states`,
+    (n_queries, 3), and `bounds`, (n_queries,). `start` is the first row of a block.
     """
-    n_queries = len(queries)
-    shift = step_of_tally(64 * queries.shape[1])
+    n_queries, k = keys.shape
+    n_bits = 64 * queries.shape[1]
+    shift = step_of_tally(n_bits)
+    if start == first_row:
+        tallies[:] = 0
+        states[:] = 0
+        states[:, 1] = n_bits >> shift
+        bounds[:] = min(bound, n_bits + 1)
     distances = np.empty((min(n_queries, 256), 512), dtype=np.int32)
     columns = np.zeros((8, 512), dtype=np.uint64)
     numbers, places = np.arange(n_queries), np.arange(min(n_queries, 256))
@@ -295,14 +300,9 @@ def scan(
                     n = drop_hidden(rows, near, n, hidden)
                 append_nearer(rows, near, n, ranks, k, shift, tallies[query], states[query], found[query])
                 bounds[query] = min(bounds[query], (states[query, 1] + 1) << shift)
-
-
-@njit(cache=True, nogil=True)
-def finish_all(found: Keys, n_bits: int, tallies: Distances, states: Rows, keys: Keys) -> None:
-    """Put the nearest keys of each query in order into `keys`, (n_queries, k), as `finish` does."""
-    shift = step_of_tally(n_bits)
-    for query in range(len(keys)):
-        finish(found[query], shift, tallies[query], states[query], keys[query])
+    if stop == last_row:
+        for query in range(n_queries):
+            finish(found[query], shift, tallies[query], states[query], keys[query])
 
 
 @njit(cache=True, nogil=True)
