@@ -22,7 +22,8 @@ from .search.buckets import Tables, bucket_maker, substrings
 from .search.candidates import View
 from .search.planner import MODES, Explanation, Plan, n_allowed, plan, ways
 from .search.results import RangeResult, SearchResult, check_room, nearest_of, ranges_of
-from .storage.archive import Saveable, options_of
+from .storage.saveable import Saveable
+from .storage.settings import options_of
 from .store.rowstore import RowStore
 from .store.snapshot import Snapshot
 

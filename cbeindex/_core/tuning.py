@@ -22,6 +22,12 @@ class Tuning:
 
     # --- storage ---
 
+    # Bytes of an array that are checksummed and written or read together. A piece should stay in the cache between its
+    # checksum and the disk: saves with pieces of 1 MiB took 0.6 of the time of 8 MiB.
+    piece_bytes: int = 2**20
+    # Rows of a column that `verify` checks together.
+    verify_rows: int = 2**14
+
     # --- cli ---
 
 
