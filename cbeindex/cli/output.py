@@ -1,4 +1,4 @@
-"""Output files that appear only when they are complete, and text for people."""
+"""Temporary files for outputs that appear only when they are complete, and sizes as text."""
 
 from __future__ import annotations
 
