@@ -27,7 +27,8 @@ from .search.buckets import bucket_maker
 from .search.pipeline import Answer, Search, in_parts
 from .search.planner import MODES, RERANKS, Explanation, Plan, n_allowed, plan, ways
 from .search.results import RangeResult, SearchResult, check_room
-from .storage.archive import Saveable, encoder_content, load_encoder, options_of
+from .storage.saveable import Saveable
+from .storage.settings import encoder_content, load_encoder, options_of
 from .store.ingest import Ingest
 from .store.rowstore import RowStore
 from .store.snapshot import Snapshot

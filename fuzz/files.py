@@ -41,7 +41,7 @@ _MOST_DIM = 2**12
 _MOST_BITS = 2**16
 # What may be said of ids that a damaged file has, and of a file that has the largest id or number of a commit.
 _NO_IDS = "is not in the index|ids must be 0 or more|ids must not repeat|is taken"
-_NO_MORE = "there are no new ids after|no commit can follow"
+_NO_MORE = "there are no new ids after|is the last that a file can hold"
 
 
 class Api(NamedTuple):

@@ -518,7 +518,7 @@ class TestOtherContent:
 
             write_changed(make, path, change)
             for load in (kind_of(make).load, cbeindex.verify):
-                with pytest.raises(CorruptIndexFileError, match=r"a segment must have a name|must be of type str"):
+                with pytest.raises(CorruptIndexFileError, match=r"name of a segment must carry|must be of type str"):
                     load(path)
         for removed in ("segment 1.0/removed 2", "removed", "segment 1.1/removed 1", 5, ["segment 1.0/removed 1"]):
 
@@ -533,7 +533,9 @@ class TestOtherContent:
                     load(path)
 
     @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt(), AttributeError("a bug")])
-    @pytest.mark.parametrize("where", ["segments.RowStore.restore", "index.Geometry.of", "archive.CodeRows.empty"])
+    @pytest.mark.parametrize(
+        "where", ["store.rowstore.RowStore.restore", "index.Geometry.of", "storage.segments.CodeRows.empty"]
+    )
     def test_only_the_file_makes_a_file_corrupt(self, path, monkeypatch, where, error):
         save(vectors_in_cells, path)
 

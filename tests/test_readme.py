@@ -1,4 +1,4 @@
-"""The README's Python runs as it stands."""
+"""The Python blocks of the README run as they are."""
 
 import re
 from pathlib import Path
@@ -18,9 +18,3 @@ def test_python_blocks_run(tmp_path, monkeypatch):
     namespace: dict[str, object] = {}
     for block in blocks:
         exec(compile(block, str(README), "exec"), namespace)
-
-
-def test_commands_exist():
-    makefile = (README.parent / "Makefile").read_text()
-    for target in re.findall(r"^make (\w+)", README.read_text(), flags=re.MULTILINE):
-        assert re.search(rf"^{target}:", makefile, flags=re.MULTILINE)

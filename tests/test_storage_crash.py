@@ -402,7 +402,7 @@ class TestTwoWriters:
     def refused(self, stored, path):
         before = path.read_bytes()
         for save in (append, replace):
-            with pytest.raises(WriterConflictError, match=r"items\.cbe: another writer is at work on this file"):
+            with pytest.raises(WriterConflictError, match=r"items\.cbe: another process is writing this file"):
                 save(stored, path, 2)
         assert path.read_bytes() == before
         check(storage.read(path, verify=True), 1)
@@ -422,7 +422,7 @@ class TestTwoWriters:
 
     def test_of_which_the_first_makes_the_file(self, path, tmp_path):
         with suppress(ZeroDivisionError), _files.replacing(path.resolve()):
-            with pytest.raises(WriterConflictError, match="another writer is at work"):
+            with pytest.raises(WriterConflictError, match="another process is writing"):
                 storage.write(path, {}, {})
             raise ZeroDivisionError
         assert not list(tmp_path.iterdir())
@@ -517,7 +517,7 @@ class TestTwoWriters:
         stored = start(path)
         monkeypatch.setattr(_files, "_is_at", lambda file, path: False)
         for save in (append, replace):
-            with pytest.raises(WriterConflictError, match="again and again"):
+            with pytest.raises(WriterConflictError, match="keep replacing this file"):
                 save(stored, path, 2)
 
     @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are followed here")
@@ -525,7 +525,7 @@ class TestTwoWriters:
         other, part = tmp_path / "other", tmp_path / ".items.cbe.cbeindex-part"
         other.write_bytes(b"")
         part.symlink_to("other")
-        with pytest.raises(FileExistsError, match="move it"):
+        with pytest.raises(FileExistsError, match="move that file"):
             replace(None, path, 2)
         assert part.is_symlink()
         assert other.exists()
@@ -540,7 +540,7 @@ class TestTwoWriters:
             assert list(tmp_path.iterdir()) == [path]
             return
         with pytest.raises(
-            FileExistsError, match=r"the name \.items\.cbe\.cbeindex-part in the same folder.* move it"
+            FileExistsError, match=r"the name \.items\.cbe\.cbeindex-part in the same folder.* move that file"
         ) as e:
             replace(None, path, 2)
         assert e.value.filename == os.fspath(path)
@@ -663,7 +663,7 @@ class TestOtherSystems:
         stored = append(start(path), path, 2)
         with there.locked(path.resolve()):
             for save in (append, replace):
-                with pytest.raises(WriterConflictError, match="another writer is at work"):
+                with pytest.raises(WriterConflictError, match="another process is writing"):
                     save(stored, path, 3)
         replace(None, path, 4)
         check(storage.read(path, verify=True), 4)
