@@ -13,7 +13,7 @@ pytest.importorskip("resource")
 if not hasattr(os, "fork"):
     pytest.skip("no fork here", allow_module_level=True)
 
-from cbeindex import BinaryIndex, CBEIndex, verify
+from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
 from cbeindex.storage import container as storage
 from fuzz import container, corpus, faults, files, processes
 from fuzz.__main__ import main
@@ -145,7 +145,7 @@ class TestPlantedDefects:
             try:
                 raise MemoryError
             except MemoryError as error:
-                raise storage.CorruptIndexFileError("out of memory") from error
+                raise CorruptIndexFileError("out of memory") from error
 
         assert "load(mmap=False): out of memory as CorruptIndexFileError" in find(load)
 
