@@ -16,7 +16,7 @@ from ._core.typing import Arrays, CodeBytes, Codes, Ids
 from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
 from .data.ids import as_filter, as_ids, is_id
 from .data.keys import NO_HAMMING_DISTANCE
-from .data.source import as_codes
+from .data.source import RowError, as_codes
 from .search import candidates, scan
 from .search.buckets import Tables, bucket_maker, substrings
 from .search.candidates import View
@@ -300,7 +300,7 @@ class BinaryIndex(Saveable):
         array, is_single = as_codes(codes, n_bytes(self.n_bits), name)
         bad = has_bits_past(array, self.n_bits)
         if bad.any():
-            raise ValueError(f"{name} must have zeros past bit {self.n_bits - 1}, row {bad.argmax()} has not")
+            raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), "has not")
         return to_words(array, self.n_bits), is_single
 
     def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:

@@ -654,7 +654,7 @@ BAD_BUILDS = [
     (
         lambda: np.save("x.npy", np.vstack([X, 1e3 * X[:1]])),
         ["x.npy", "--vectors", "float16"],
-        r"x.npy: vectors=\"float16\" holds values up to 65504, row 300 has larger ones",
+        r"x.npy must fit vectors=\"float16\", row 300 has values above 65504",
     ),
     (
         lambda: np.save("ids.npy", np.arange(9)),

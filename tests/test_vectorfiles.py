@@ -240,9 +240,9 @@ DAMAGED = [
     (".fvecs", struct.pack("<i", 0), "must start with the length of a vector, got 0"),
     (".fvecs", struct.pack("<ii", -1, -1), "must start with the length of a vector, got -1 in a file of 8 bytes"),
     (".fvecs", struct.pack("<i", 2**31 - 1) + bytes(60), "must be a multiple of 8589934592 bytes .*, got 64"),
-    (".fvecs", vecs(X[:3]) + vecs(X[:, :2]) * 2, "must have vectors of length 5, got 2 at row 3"),
-    (".bvecs", b"\2\0\0\0ab" * 5 + b"\2\1\0\0ab", "must have vectors of length 2, got 258 at row 5"),
-    (".bvecs", b"\2\0\0\0ab" + b"\2\0\0\x80ab", "must have vectors of length 2, got -2147483646 at row 1"),
+    (".fvecs", vecs(X[:3]) + vecs(X[:, :2]) * 2, "must have vectors of length 5, row 3 has length 2"),
+    (".bvecs", b"\2\0\0\0ab" * 5 + b"\2\1\0\0ab", "must have vectors of length 2, row 5 has length 258"),
+    (".bvecs", b"\2\0\0\0ab" + b"\2\0\0\x80ab", "must have vectors of length 2, row 1 has length -2147483646"),
     (".fbin", binary(X)[:7], "must start with 8 bytes of header, got 7 bytes"),
     (".fbin", binary(X)[:8], "must have 148 bytes for 7 vectors of length 5, got 8"),
     (".fbin", binary(X)[:-1], "must have 148 bytes for 7 vectors of length 5, got 147"),
@@ -398,7 +398,7 @@ def test_lengths_are_compared_in_blocks(n_bytes, tmp_path, monkeypatch):
     for row in range(1, 7):
         damaged = bytearray(vecs(X))
         damaged[24 * row] = 6
-        with pytest.raises(ValueError, match=f"must have vectors of length 5, got 6 at row {row}"):
+        with pytest.raises(ValueError, match=f"must have vectors of length 5, row {row} has length 6"):
             open_vectors(write(tmp_path, ".fvecs", damaged))
 
 

@@ -6,7 +6,6 @@ import argparse
 import errno
 import mmap
 import os
-import re
 import signal
 import sys
 import tempfile
@@ -26,7 +25,7 @@ from .._core.progress import progress_bar
 from .._core.typing import Ids, Rows
 from ..data.codes import n_words
 from ..data.ids import as_ids
-from ..data.source import is_sparse
+from ..data.source import RowError, is_sparse
 from ..data.vectorfiles import open_vectors
 from ..errors import NotAnIndexFileError
 from ..storage import container as storage
@@ -276,19 +275,16 @@ class Inputs:
         """Let errors about vectors, the rows of these numbers, name the file, and the row in the file."""
         try:
             yield
+        except RowError as error:
+            row = int(rows[error.row])
+            number = int(np.searchsorted(self._firsts, row, side="right")) - 1
+            raise error.relocated(self._paths[number], row - self._firsts[number]) from error
         except (TypeError, ValueError) as error:
-            number, text = int(np.searchsorted(self._firsts, rows[0], side="right")) - 1, str(error)
-            found = re.search(r"\brow (\d+)", text)
-            if found is not None:
-                row = int(rows[int(found[1])])
-                number = int(np.searchsorted(self._firsts, row, side="right")) - 1
-                text = f"{text[: found.start(1)]}{row - self._firsts[number]}{text[found.end(1) :]}"
-            path = self._paths[number]
-            if re.match("(X|queries) ", text):
-                text = f"{path} {text.split(' ', 1)[1]}"
-            elif found is not None:
-                text = f"{path}: {text}"
-            raise type(error)(text) from error
+            argument, _, text = str(error).partition(" ")
+            if argument not in ("X", "queries"):
+                raise
+            number = int(np.searchsorted(self._firsts, rows[0], side="right")) - 1
+            raise type(error)(f"{self._paths[number]} {text}") from error
 
     def _open(self, number: int) -> Any:
         """Return the rows of a file: as an open map, and if it takes memory, that of no other is held."""

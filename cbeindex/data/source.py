@@ -21,6 +21,33 @@ def is_sparse(array: Any) -> bool:
     return sparse is not None and bool(sparse.issparse(array))
 
 
+class RowError(ValueError):
+    """A row of the input breaks a rule: "X must be finite in float32, row 3 is not".
+
+    Parameters
+    ----------
+    name : str
+        The argument or file that has the row.
+    rule : str
+        What every row must satisfy.
+    row : int
+        Number of the row in `name`, from 0 on.
+    problem : str
+        What the row does instead.
+    """
+
+    def __init__(self, name: str, rule: str, row: int, problem: str) -> None:
+        super().__init__(name, rule, row, problem)
+        self.name, self.rule, self.row, self.problem = name, rule, row, problem
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.rule}, row {self.row} {self.problem}"
+
+    def relocated(self, name: str, row: int) -> RowError:
+        """Return the same error about row `row` of `name`: for rows that came from a larger array or from a file."""
+        return RowError(name, self.rule, row, self.problem)
+
+
 class VectorSource:
     """Vectors as the caller gave them, read in blocks of float32 rows.
 
@@ -129,14 +156,17 @@ class VectorSource:
             yield first, rows
 
     def refuse(self, row: int) -> NoReturn:
-        """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""
+        """Raise the RowError that says why no finite result can be computed from a row."""
         values = self.read(slice(row, row + 1))
         if np.isfinite(values).all():
-            raise ValueError(
-                f"{self.name} must be small enough for sums of {values.size} values in float32, "
-                f"row {self.first + row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
-            )
-        raise ValueError(f"{self.name} must be finite in float32, row {self.first + row} is not")
+            rule = f"must be small enough for sums of {values.size} values in float32"
+            largest = np.abs(values).max()
+            raise self.row_error(rule, row, f"has values up to {largest:.3g}; scale the vectors down")
+        raise self.row_error("must be finite in float32", row, "is not")
+
+    def row_error(self, rule: str, row: int, problem: str) -> RowError:
+        """Return the error that row `row` of this source breaks `rule`."""
+        return RowError(self.name, rule, self.first + row, problem)
 
 
 def _finite(rows: VectorRows) -> Mask:

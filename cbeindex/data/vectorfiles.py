@@ -18,6 +18,7 @@ from numpy.lib import format as npy
 from numpy.typing import NDArray
 
 from .._core.checks import memory_bytes
+from .source import RowError
 
 # Little-endian, whatever the machine. http://corpus-texmex.irisa.fr: the length, int32, before each vector.
 _PREFIXED = {".fvecs": "<f4", ".ivecs": "<i4", ".bvecs": "|u1"}
@@ -115,7 +116,7 @@ def _map_prefixed(file: BinaryIO, size: int, dtype: np.dtype[Any], name: str) ->
         other = lengths != dim
         if other.any():
             row = int(other.argmax())
-            raise ValueError(f"{name} must have vectors of length {dim}, got {lengths[row]} at row {start + row}")
+            raise RowError(name, f"must have vectors of length {dim}", start + row, f"has length {lengths[row]}")
     records = np.memmap(file, np.uint8, "r", shape=(n_rows, record))
     return records[:, 4:].view(dtype)
 

@@ -156,7 +156,7 @@ class Ingest:
         step = _FIRST_STEP if source.is_sparse else max(1, _STEP_FLOATS // self.dim)
         for first, block in source.own_blocks(step, is_checked=False):
             self.prepare(source, first, block)  # refuses what codes could not hold either
-            self._refuse_for_float16(first, block)
+            self._refuse_for_float16(source, first, block)
             sizes = self._sizes(block)
             n_rows, bytes_then = n_present + 1 + np.arange(len(block)), n_bytes + np.cumsum(sizes)
             enough = (n_rows >= _FIRST_ROWS) | ((bytes_then >= _FIRST_BYTES) & (n_rows >= _LEAST_FIRST_ROWS))
@@ -215,25 +215,25 @@ class Ingest:
                 for name, values in scalars_of(prepared, projections, geometry, self.metric).items():
                     parts[name][here // step] = values
                 if "vectors" in columns:
-                    self._refuse_for_float16(first, block)
+                    self._refuse_for_float16(source, first, block)
                     parts["vectors"][here // step] = columns["vectors"].of(block)
                 advance(len(block))
 
         for_each_chunk(task, n, step, n_threads)
         return words, {name: column.joined(parts[name]) for name, column in columns.items()}
 
-    def _refuse_for_float16(self, first: int, block: VectorRows) -> None:
+    def _refuse_for_float16(self, source: VectorSource, first: int, block: VectorRows) -> None:
         """Refuse rows to be kept in float16 that it cannot hold."""
         if self.vectors != "float16":
             return
         largest = block.largest() if isinstance(block, SparseRows) else np.abs(block).max(axis=1, initial=0)
         if (largest > np.finfo(np.float16).max).any():
             row = first + int(largest.argmax())
-            raise ValueError(f'vectors="float16" holds values up to 65504, row {row} has larger ones')
+            raise source.row_error('must fit vectors="float16"', row, "has values above 65504")
         vanishing = (largest > 0) & (largest < np.finfo(np.float16).tiny)
         if vanishing.any():
             row = first + int(vanishing.argmax())
-            raise ValueError(f'vectors="float16" loses values below 6.1e-05, row {row} has smaller ones only')
+            raise source.row_error('must fit vectors="float16"', row, "has only values below 6.1e-05")
 
 
 def signs_of(projections: NDArray[np.float32]) -> Codes:

@@ -163,12 +163,10 @@ def nearest_vertices(values: Projections) -> tuple[NDArray[np.bool_], NDArray[np
 
 
 def refuse_negative(source: VectorSource) -> None:
-    """Raise the ValueError that names the first row with a negative value."""
+    """Raise a RowError if a row has a negative value."""
     for start, rows in training_blocks(source):
         negative = (rows < 0).any(axis=1)
         if negative.any():
             row = int(negative.argmax())
-            raise ValueError(
-                f"{source.name} must not be negative for angular quantisation, "
-                f"row {source.first + start + row} has a value of {rows[row].min()}"
-            )
+            rule = "must not be negative for angular quantisation"
+            raise source.row_error(rule, start + row, f"has a value of {rows[row].min()}")
