@@ -9,11 +9,12 @@ of up to 1,024 bits is all head, and where single rows are read at random, all o
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.typing import CodeBytes, Codes, Rows
+from .._core.typing import CodeBytes, Codes, Projections, Rows
 
 BLOCK_ROWS = 512
 """Rows of a head block; kernels have the number as a literal."""
@@ -33,6 +34,16 @@ def n_bytes(n_bits: int) -> int:
 def n_words(n_bits: int) -> int:
     """64-bit words of a code as kernels see it."""
     return -(-n_bits // 64)
+
+
+def pack_signs(projections: Projections) -> Codes:
+    """Pack the signs of projections, (n, n_bits), into words, (n, n_words): a bit is 1 where the projection is >= 0."""
+    return pack_bits(projections >= 0)
+
+
+def pack_bits(bits: NDArray[Any]) -> Codes:
+    """Pack bits, (n, n_bits), into words, (n, n_words): a bit is 1 where the entry is not 0."""
+    return to_words(np.packbits(bits, axis=1, bitorder="little"), bits.shape[1])
 
 
 def to_words(codes: CodeBytes, n_bits: int) -> Codes:

@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from .._core.checks import MOST_BITS, MOST_DIM, as_count
 from .._core.threads import as_n_threads, for_each_chunk, leave_if_interrupted
 from .._core.typing import Arrays, CodeBytes, Projections, Vectors
+from ..data.codes import n_bytes, pack_signs, to_bytes
 from ..data.source import VectorSource
 
 # Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
@@ -119,10 +120,10 @@ class Encoder(ABC):
         uint8 array of shape (n, ceil(n_bits / 8)), or (ceil(n_bits / 8),) for a single vector
         """
         source = VectorSource(X, self.dim)
-        codes: CodeBytes = np.empty((source.n_rows, -(-self.n_bits // 8)), dtype=np.uint8)
+        codes: CodeBytes = np.empty((source.n_rows, n_bytes(self.n_bits)), dtype=np.uint8)
 
         def pack(start: int, block: Projections) -> None:
-            codes[start : start + len(block)] = np.packbits(block >= 0, axis=1, bitorder="little")
+            codes[start : start + len(block)] = to_bytes(pack_signs(block), self.n_bits)
 
         self._for_each_block(source, pack, as_n_threads(n_threads))
         return codes[0] if source.is_single else codes
