@@ -188,7 +188,7 @@ class _Cascade:
         task_rows = _rows_of_a_task(self._n_rows, n_threads)
 
         def measure_heads(start: int, stop: int) -> None:
-            kernels.hamming.head_scan(queries, self._codes.head, self._hidden, start, stop, heads, least)
+            kernels.cascade.head_scan(queries, self._codes.head, self._hidden, start, stop, heads, least)
 
         for_each_chunk(measure_heads, self._n_rows, task_rows, n_threads)
         n_survivors[:] = _SCANNED
@@ -213,7 +213,7 @@ class _Cascade:
         room = self.k + min(self.k, 256) + BLOCK_ROWS
         limits = np.empty(len(self._prefix_bits), dtype=np.int64)
         found = np.empty(room, dtype=np.uint64)
-        count, reach, n_first = kernels.hamming.first_bound(
+        count, reach, n_first = kernels.cascade.first_bound(
             query_tail, tail, heads, least, self._ranks, self._n_rows, self._n_bits, self._stage_ends,
             self._prefix_bits, self._z, 2 * self.k + 32, found, self.k, limits,
         )  # fmt: skip
@@ -223,7 +223,7 @@ class _Cascade:
 
         def measure(start: int, stop: int) -> None:
             more = np.empty(room, dtype=np.uint64)
-            n_more, n_measured = kernels.hamming.measure_survivors(
+            n_more, n_measured = kernels.cascade.measure_survivors(
                 query_tail,
                 tail,
                 heads,
@@ -263,7 +263,7 @@ def scan_state(n_queries: int, k: int, n_bits: int, bound: int) -> tuple[Keys, D
 
     The kernel does not make these arrays itself, because an interrupt while numba hands over arrays is a SystemError.
     """
-    n_places = (n_bits >> kernels.hamming.step_of_tally(n_bits)) + 1
+    n_places = (n_bits >> kernels.topk.tally_shift(n_bits)) + 1
     found = np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64)
     tallies = np.zeros((n_queries, n_places), dtype=np.int32)
     states = np.zeros((n_queries, 3), dtype=np.int64)
