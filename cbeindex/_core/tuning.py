@@ -1,4 +1,4 @@
-"""Constants that were chosen by measurement, in one place that tests can replace."""
+"""Constants chosen by measurement, in one object that tests can replace."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Tuning:
-    """Constants that trade time against memory or accuracy; the comment at each gives the measurement behind it."""
+    """Constants that trade time for memory or accuracy, each with the reason or measurement behind it."""
 
     # --- data ---
 
@@ -99,7 +99,7 @@ def tuning() -> Tuning:
 
 @contextmanager
 def tuned(**changes: Any) -> Iterator[None]:
-    """Work with other constants, in all threads of this process: for tests."""
+    """Replace constants in all threads of this process: for tests."""
     global _current
     before = _current
     _current = replace(before, **changes)
