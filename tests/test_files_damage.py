@@ -22,10 +22,10 @@ from cbeindex.encoders import ENCODERS
 from cbeindex.errors import CorruptIndexFileError, IndexFileError, UnsupportedVersionError
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
-from tests import test_files
+from tests import sample_indexes
+from tests.crafted_files import build, footer_of
+from tests.sample_indexes import small_sizes, some_rows
 from tests.strategies import some_codes
-from tests.test_files import small_sizes, some_rows
-from tests.test_storage import build, footer_of
 
 resource = pytest.importorskip("resource")
 pytestmark = [
@@ -905,7 +905,7 @@ class TestClaims:
 
 
 def _encoder(name):
-    return test_files.ENCODERS[{"circulant": "orthogonal"}.get(name, name)](16)
+    return sample_indexes.ENCODERS[{"circulant": "orthogonal"}.get(name, name)](16)
 
 
 class TestOtherEncoders:

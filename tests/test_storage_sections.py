@@ -20,8 +20,8 @@ from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
 from cbeindex.storage import sections as _sections
 from cbeindex.storage.layout import FOOTER_LIMIT
-from tests.test_storage import build, content_of, footer_of, section, slot
-from tests.test_storage_crash import in_child, may_fork, needs_fork
+from tests.child_processes import in_child, may_fork, needs_fork
+from tests.crafted_files import build, content_of, footer_of, section, slot
 
 
 @pytest.fixture
