@@ -7,9 +7,9 @@ import sys
 import time
 from pathlib import Path
 
-from . import faults, files, processes
+from . import faults, files, processes, properties
 
-KINDS = {"files": files.run, "faults": faults.run, "processes": processes.run}
+KINDS = {"files": files.run, "faults": faults.run, "processes": processes.run, "properties": properties.run}
 
 
 def main(arguments: list[str] | None = None) -> int:
