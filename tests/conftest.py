@@ -11,8 +11,13 @@ ROOT = Path(__file__).parent.parent
 # numba's cache keys ignore edits of helpers in other files and whether bounds are checked, so both name the directory.
 _kernels = sorted((ROOT / "cbeindex" / "kernels").glob("*.py"))
 _hash = hashlib.sha256(b"".join(path.read_bytes() for path in _kernels)).hexdigest()[:16]
-_bounds = "-boundscheck" if os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" else ""
-os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".numba_cache" / f"{_hash}{_bounds}"))
+_has_bounds = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0"
+os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".numba_cache" / (f"{_hash}-bounds" if _has_bounds else _hash)))
+
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+"""Whether kernels are compiled, or run as plain Python."""
+CHECKS_BOUNDS = _has_bounds or not COMPILED
+"""Whether a kernel that reads or writes outside of an array raises IndexError."""
 
 # Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
 # of earlier failures may add to them.

@@ -15,8 +15,10 @@ from cbeindex.kernels import hamming
 from cbeindex.kernels.popcount import popcount64
 from cbeindex.search.scan import scan_state
 from tests import oracles
-from tests.conftest import ROOT
+from tests.conftest import COMPILED, ROOT
 from tests.strategies import code_batches, masks, rankings, some_codes
+
+pytestmark = pytest.mark.kernels
 
 NONE = np.uint64(2**64 - 1)
 LONG = (1_025, 1_087, 1_089, 1_535, 1_600, 2_100)
@@ -436,7 +438,7 @@ for kernel in (hamming.scan, hamming.head_scan, hamming.first_bound, hamming.mea
 """
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_the_index_uses_one_layout():
     """In a process of its own, since other tests call kernels too: no use compiles a kernel a second time."""
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)
