@@ -20,13 +20,12 @@ import cbeindex
 from cbeindex import BinaryIndex, CBEIndex
 from cbeindex.errors import UnsupportedVersionError, WriterConflictError
 from tests.child_processes import WRITER, in_child, may_fork, needs_fork
+from tests.conftest import COMPILED
 from tests.crafted_files import with_crc
 from tests.failing_disk import fail_at, let
 from tests.sample_indexes import a_binary_index, an_index, answers, check_same, queries_for, small_sizes
 from tests.saves import SAVES, append, first_save, some_vectors, told
 from tests.strategies import some_codes
-
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 
 
 @pytest.fixture(scope="module", autouse=True)

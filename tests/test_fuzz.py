@@ -15,15 +15,16 @@ pytest.importorskip("resource")
 if not hasattr(os, "fork"):
     pytest.skip("no fork here", allow_module_level=True)
 
-from cbeindex import BinaryIndex, CBEIndex, verify
+from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
 from cbeindex.storage import container as storage
 from fuzz import container, corpus, faults, files, processes, properties
 from fuzz.__main__ import main
 from fuzz.report import random_of
+from tests.conftest import COMPILED
 from tests.small import VERY_SMALL, small_buckets
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 pytestmark = [
+    pytest.mark.no_cover,  # an interrupt in the lock of coverage would never end
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
     pytest.mark.skipif(not COMPILED, reason="the time of a case is limited"),
 ]
@@ -147,7 +148,7 @@ class TestPlantedDefects:
             try:
                 raise MemoryError
             except MemoryError as error:
-                raise storage.CorruptIndexFileError("out of memory") from error
+                raise CorruptIndexFileError("out of memory") from error
 
         assert "load(mmap=False): out of memory as CorruptIndexFileError" in find(load)
 

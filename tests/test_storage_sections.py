@@ -171,7 +171,7 @@ class TestLargeFiles:
         monkeypatch.setattr(_files, "memory_bytes", lambda: sys.maxsize)
 
         def no_room(*_):
-            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))
+            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))  # type: ignore[attr-defined]
 
         monkeypatch.setattr(_sections, "_read_section", no_room)
         with pytest.raises(MemoryError, match="the arrays take 1,099,511,627,776 bytes"):
