@@ -1,12 +1,23 @@
-"""What all tests share: derandomised hypothesis, and the root of the project."""
+"""Settings of all tests: hypothesis profiles, and what a run of the kernels checks."""
 
+import os
 from pathlib import Path
 
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+"""Whether kernels are compiled, or run as plain Python."""
+CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
+"""Whether a kernel that reads or writes outside of an array raises IndexError."""
+
+# Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
+# of earlier failures may add to them.
 settings.register_profile(
     "cbeindex", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("cbeindex")
+settings.register_profile(
+    "fuzz", settings.get_profile("cbeindex"), derandomize=False, database=None, max_examples=500, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cbeindex"))

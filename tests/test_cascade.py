@@ -11,6 +11,8 @@ from tests import oracles
 from tests.kernel_cases import LONG, keys_of, stored, tails_of
 from tests.strategies import code_batches, masks, rankings
 
+pytestmark = pytest.mark.kernels
+
 
 def head_distances(queries, words, hidden):
     """Distances over the head, the largest uint16 for hidden rows, and the least of each 16 rows."""

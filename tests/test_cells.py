@@ -13,6 +13,8 @@ from cbeindex.store.segment import NO_RANKS
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, rankings
 
+pytestmark = pytest.mark.kernels
+
 SIZES = (1, 2, 15, 16, 17, 40, 513, 700)
 LONG = (1_025, 1_089, 1_600, 2_100)
 # So small that no row is overlooked: 38 standard deviations.

@@ -4,7 +4,6 @@ import itertools
 import subprocess
 import sys
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -14,9 +13,11 @@ from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import hamming
 from cbeindex.search.scan import room_for_scan
 from tests import oracles
-from tests.conftest import ROOT
+from tests.conftest import COMPILED, ROOT
 from tests.kernel_cases import NO_KEY, keys_of, stored, tails_of
 from tests.strategies import code_batches, masks, rankings, some_codes
+
+pytestmark = pytest.mark.kernels
 
 
 def scan(queries, rows, hidden, ranks, cuts, bound, stage_ends, keys):
@@ -129,7 +130,7 @@ for kernel in (hamming.scan, cascade.head_scan, cascade.first_bound, cascade.mea
 """
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_the_index_uses_one_layout():
     """In a process of its own, since other tests call kernels too: no use compiles a kernel a second time."""
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)

@@ -830,10 +830,10 @@ class TestEncoders:
 
     def test_one_that_is_not_ours_is_fitted_if_it_says_so(self):
         encoder = Halves()
-        encoder.is_fitted = False
+        vars(encoder)["is_fitted"] = False
         index = CBEIndex(24, encoder=encoder).fit(X)
         assert index.is_fitted
-        assert index.encoder.seen == N
+        assert vars(index.encoder)["seen"] == N
         assert not hasattr(encoder, "seen")
         index.add(X)
         assert index.search(X[0], 1).ids.tolist() == [0]

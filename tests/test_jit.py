@@ -7,12 +7,12 @@ import subprocess
 import sys
 from pathlib import Path
 
-import numba
 import pytest
 from numba.core import caching
 
 import cbeindex
 from cbeindex.kernels import jit
+from tests.conftest import COMPILED
 
 HELPER = """
 from .jit import njit
@@ -37,7 +37,7 @@ from cbeindex.kernels.kernel_of_test import add
 print(add(40), sum(add.stats.cache_hits.values()))
 """
 
-compiled = pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+compiled = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 
 
 @pytest.fixture

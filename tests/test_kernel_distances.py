@@ -2,6 +2,7 @@
 
 import numba
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -10,6 +11,8 @@ from cbeindex.kernels.popcount import popcount64
 from tests import oracles
 from tests.kernel_cases import LONG, SMALL, stored, tails_of
 from tests.strategies import code_batches
+
+pytestmark = pytest.mark.kernels
 
 
 @numba.njit

@@ -21,8 +21,8 @@ from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
 from cbeindex.storage import sections as _sections
 from cbeindex.storage.layout import FOOTER_LIMIT
-from tests.test_storage import build, content_of, footer_of, section, slot
-from tests.test_storage_crash import in_child, may_fork, needs_fork
+from tests.child_processes import in_child, may_fork, needs_fork
+from tests.crafted_files import build, content_of, footer_of, section, slot
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ class TestLargeFiles:
         monkeypatch.setattr(_files, "memory_bytes", lambda: sys.maxsize)
 
         def no_room(*_):
-            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))
+            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))  # type: ignore[attr-defined]
 
         monkeypatch.setattr(_sections, "_read_section", no_room)
         with pytest.raises(MemoryError, match="the arrays take 1,099,511,627,776 bytes"):

@@ -1,6 +1,7 @@
 """Candidate keys and the selection of the smallest, each kernel against plain numpy."""
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -8,6 +9,8 @@ from cbeindex.kernels import topk
 from tests import oracles
 from tests.kernel_cases import NO_KEY, keys_of
 from tests.strategies import masks, rankings
+
+pytestmark = pytest.mark.kernels
 
 
 @given(st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5), min_size=1, max_size=60), st.data())

@@ -1,7 +1,6 @@
 """Files of vectors give back what was written, a part at a time; damaged ones are refused in a line."""
 
 import errno
-import io
 import itertools
 import re
 import struct
@@ -20,6 +19,7 @@ from cbeindex._core.tuning import tuned
 from cbeindex.data import npzfiles
 from cbeindex.data.source import VectorSource
 from cbeindex.data.vectorfiles import SUFFIXES, open_vectors
+from tests.vector_file_bytes import binary, npy, npz, vecs
 
 TYPES = {
     ".fvecs": "<f4",
@@ -34,36 +34,10 @@ X = np.random.default_rng(0).integers(0, 100, (7, 5)).astype(np.float32)
 S = np.where(X > 60, X, 0)
 
 
-def vecs(rows):
-    """Bytes of an .fvecs, .ivecs or .bvecs file."""
-    return b"".join(struct.pack("<i", len(row)) + row.tobytes() for row in rows)
-
-
-def binary(rows):
-    """Bytes of an .fbin, .ibin, .u8bin or .i8bin file."""
-    return struct.pack("<II", *rows.shape) + rows.tobytes()
-
-
-def npy(array, version=None):
-    """Bytes of a .npy file."""
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.asanyarray(array), version)
-    return stream.getvalue()
-
-
 def npy_with(header, data=b"", version=b"\1\0"):
     """Bytes of a .npy file with a header of one's own."""
     length = struct.pack("<H" if version == b"\1\0" else "<I", len(header))
     return b"\x93NUMPY" + version + length + header.encode("latin-1") + data
-
-
-def npz(compressed=False, **arrays):
-    """Bytes of an .npz file; bytes among the arrays go in as they are."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
-        for key, array in arrays.items():
-            archive.writestr(f"{key}.npy", array if isinstance(array, bytes) else npy(array))
-    return stream.getvalue()
 
 
 def csr(**changes):
