@@ -376,6 +376,39 @@ def test_a_signal_ends_a_build_in_order(number, folder):
     assert set(os.listdir()) == before
 
 
+DISCARDED = """
+import os, signal, sys
+from cbeindex import CBEIndex
+from cbeindex.cli import main
+
+def interrupted(method):
+    def call(*arguments, **options):
+        try:
+            os.kill(os.getpid(), signal.SIGTERM)
+        except SystemExit:
+            pass
+        return method(*arguments, **options)
+    return call
+
+CBEIndex.add, CBEIndex.search = interrupted(CBEIndex.add), interrupted(CBEIndex.search)
+sys.exit(main(sys.argv[1:]))
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="signals of POSIX")
+@pytest.mark.parametrize(
+    "arguments",
+    [["build", "out.cbe", "vectors.npy"], ["search", "index.cbe", "queries.npy", "--output", "found.npz"]],
+)
+def test_a_signal_counts_where_its_exception_is_discarded(arguments, folder):
+    """Imports of extension modules discard exceptions that signals raise in them."""
+    before = listing(folder)
+    command = [sys.executable, "-c", DISCARDED, *arguments]
+    done = subprocess.run(command, env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (128 + 15, "", "")
+    assert listing(folder) == before
+
+
 # search
 
 

@@ -100,9 +100,11 @@ def _run(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     out = Path(os.path.realpath(arguments.out))
     _check_target(out, arguments.force)
-    with exiting_on_signals(), temporary_folder(out, arguments.out) as folder:
+    with exiting_on_signals() as exit_if_signalled, temporary_folder(out, arguments.out) as folder:
         inputs = Inputs(arguments.files, arguments.key)
-        _build(arguments, inputs, folder / "index", out)
+        index = _build(arguments, inputs, folder / "index", exit_if_signalled)
+        _check_target(out, arguments.force)
+        _move_into_place(index, out)
     if not arguments.quiet:
         file = container.describe(out)
         summary = f"{inputs.n_rows:,} vectors of {inputs.dim:,} values, {file['content']['n_bits']:,} bits"
@@ -110,8 +112,10 @@ def _run(arguments: argparse.Namespace) -> None:
         print(f"{arguments.out}: {summary}, {size_text(file['bytes'])}, {seconds:.1f} s", file=sys.stderr)
 
 
-def _build(arguments: argparse.Namespace, inputs: Inputs, path: Path, out: Path) -> None:
-    """Build the index file `out`, with a temporary file at `path` for rows that memory should not hold."""
+def _build(
+    arguments: argparse.Namespace, inputs: Inputs, path: Path, exit_if_signalled: Callable[[], None]
+) -> CBEIndex:
+    """Build the index, with a temporary file at `path` for rows that memory should not hold."""
     ids = None if arguments.ids is None else _read_ids(arguments.ids, inputs.n_rows)
     index = CBEIndex(
         inputs.dim,
@@ -131,12 +135,12 @@ def _build(arguments: argparse.Namespace, inputs: Inputs, path: Path, out: Path)
                 index.add(block, None if ids is None else ids[rows.start : rows.stop], n_threads=arguments.threads)
             n_unsaved += len(rows) * row_bytes + _vector_bytes(block, index.vectors)
             advance(len(rows))
+            exit_if_signalled()
             if n_unsaved >= tuning().cli_spill_bytes:
                 index, n_unsaved = _spilled(index, path), 0
     if index.path is not None and n_unsaved:
         index = _spilled(index, path)
-    _check_target(out, arguments.force)
-    _move_into_place(index, out)
+    return index
 
 
 def _check_target(out: Path, force: bool) -> None:

@@ -5,18 +5,27 @@ from __future__ import annotations
 import signal
 import tempfile
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import NoReturn
 
 
 @contextmanager
-def exiting_on_signals() -> Iterator[None]:
-    """Turn SIGTERM and SIGHUP into SystemExit, so that temporary files are removed."""
+def exiting_on_signals() -> Iterator[Callable[[], None]]:
+    """Turn SIGTERM and SIGHUP into SystemExit, so that temporary files are removed.
 
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
+    Yields a function that raises the SystemExit of an earlier signal again. Loops call it, because code that a signal
+    interrupts may discard the exception, as imports of extension modules do.
+    """
+    received: list[int] = []
+
+    def end(number: int, frame: object) -> None:
+        received.append(number)
+        exit_if_signalled()
+
+    def exit_if_signalled() -> None:
+        if received:
+            raise SystemExit(128 + received[0])
 
     signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
     if threading.current_thread() is not threading.main_thread():  # only the main thread may set handlers
@@ -25,7 +34,7 @@ def exiting_on_signals() -> Iterator[None]:
     try:
         for number in changed:
             signal.signal(number, end)
-        yield
+        yield exit_if_signalled
     finally:
         for number in changed:
             signal.signal(number, signal.SIG_DFL)

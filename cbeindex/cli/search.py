@@ -125,8 +125,12 @@ def _write(results: Iterator[_Results], arguments: argparse.Namespace) -> None:
         raise ValueError(f"argument --output: must end in .npz, got {arguments.output}")
     if out.exists() and any(out.samefile(path) for path in (arguments.queries, arguments.file)):
         raise ValueError(f"argument --output: {arguments.output} must not be an input file")
-    with exiting_on_signals(), temporary_folder(out, arguments.output) as folder:
-        _, distances, ids = zip(*results, strict=True)
+    with exiting_on_signals() as exit_if_signalled, temporary_folder(out, arguments.output) as folder:
+        found = []
+        for some in results:
+            found.append(some)
+            exit_if_signalled()
+        _, distances, ids = zip(*found, strict=True)
         np.savez(folder / "found.npz", ids=np.concatenate(ids), distances=np.concatenate(distances))
         os.replace(folder / "found.npz", out)
 
