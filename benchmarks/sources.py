@@ -153,7 +153,7 @@ def wordllama() -> Dataset:
 
 
 def read(path: str, metric: str | None = None, n_rows: int | None = None) -> Dataset:
-    """Read a set from a file, in any format of `cbeindex.vectorfiles`, or from HDF5 in the form of ann-benchmarks.
+    """Read a set from a file, in any format of `cbeindex.data.vectorfiles`, or from HDF5 in the form of ann-benchmarks.
 
     Queries are the array `queries` of an archive; or the file that has `query` or `queries` where the name of this one
     has `base`; or rows held out. True neighbours are the array `truth` of an archive, or the file that has

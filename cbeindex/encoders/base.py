@@ -170,7 +170,7 @@ class Encoder(ABC):
                 with np.errstate(invalid="ignore", over="ignore"):
                     projections = project(slice(first, min(first + step, stop)))[:, : self.n_bits]
                     suspicious = not np.isfinite(projections.sum(axis=1)).all()
-                if suspicious:  # a sum of finite projections may overflow too, so look at each
+                if suspicious:  # check each projection, because a sum of finite ones may overflow too
                     bad = ~np.isfinite(projections).all(axis=1)
                     if bad.any():
                         source.refuse(first + int(bad.argmax()))

@@ -68,7 +68,7 @@ class _KernelCache(FunctionCache):  # type: ignore[misc,unused-ignore]
         self._cache_file._source_stamp = self._cache_file._source_stamp, sources_hash()
 
     def _index_key(self, signature: Any, codegen: Any) -> Any:
-        """Keep code with bounds checks apart from code without."""
+        """Cache code with bounds checks and code without them separately."""
         key = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call,unused-ignore]
         return key, bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined,unused-ignore]
 
