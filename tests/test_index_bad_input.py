@@ -243,3 +243,28 @@ def test_weights_of_training(lam, mu):
     for lam, mu in itertools.product((1e-6, 1e6), (0, 1e6)):
         encoder = CirculantEncoder(10, kind="learned", lam=lam, mu=mu).fit(X, similar=[[0, 1]])
         assert np.isfinite(encoder.project(X)).all()
+
+
+def test_range_search_without_distances():
+    """Codes of some encoders do not estimate distances, and an index without vectors has nothing else."""
+    index = CBEIndex(10, encoder=SpectralEncoder(10).fit(X))
+    index.add(X)
+    with pytest.raises(ValueError, match='make the index with vectors="float32"'):
+        index.range_search(ONE, 0.5)
+
+
+def test_sparse_input_that_scipy_lets_through():
+    index = CBEIndex(10)
+    with pytest.raises(TypeError, match="X must hold real numbers, got a sparse array of dtype complex128"):
+        index.add(scipy.sparse.csr_array(X.astype(np.complex128)))
+    falling = scipy.sparse.csr_array((3, 10), dtype=np.float32)
+    falling.indptr[:] = [0, 5, 2, 0]
+    with pytest.raises(ValueError, match="X must have index pointers that do not"):
+        index.add(falling)
+    assert len(index) == 0
+
+
+def test_no_pairs():
+    """An empty list of pairs is no pairs, whatever dtype numpy gives it."""
+    plain, paired = (CirculantEncoder(10, kind="learned").fit(X, similar=pairs) for pairs in (None, []))
+    np.testing.assert_array_equal(plain.encode(X), paired.encode(X))
