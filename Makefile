@@ -46,4 +46,4 @@ bench: .venv/bench
 	touch $@
 
 clean:
-	rm -rf .venv .coverage .coverage.* .mypy_cache .numba_cache .pytest_cache .ruff_cache .hypothesis bench-report
+	rm -rf .venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report
