@@ -66,7 +66,7 @@ def vectors(texts: list[str]) -> sparse.csr_array:
 def weigh(X: sparse.csr_array) -> np.ndarray:
     """Return inverse document frequencies, which give rare words more weight."""
     seen = np.bincount(X.indices, minlength=DIM)
-    return np.log((1 + X.shape[0]) / (1 + seen)).astype(np.float32)
+    return np.asarray(np.log((1 + X.shape[0]) / (1 + seen)), dtype=np.float32)
 
 
 def main() -> None:

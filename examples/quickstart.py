@@ -14,6 +14,7 @@ index = CBEIndex(768)
 index.add(X)
 result = index.search(queries, k=3)
 print(index)
+assert result.errors is not None  # as with rerank=None
 for query, (distances, ids, errors) in enumerate(zip(result.distances, result.ids, result.errors, strict=True)):
     print(f"query {query}:", *(f"{i} at {d:.3f} +- {e:.3f}" for i, d, e in zip(ids, distances, errors, strict=True)))
 

@@ -3,11 +3,11 @@
 from contextlib import ExitStack, contextmanager
 from unittest import mock
 
-import numba
 import numpy as np
 from hypothesis import settings
 
 from cbeindex import BinaryIndex
+from tests.conftest import COMPILED
 
 KINDS = ("clusters", "substrings")
 ALL = 10**6
@@ -52,7 +52,7 @@ VERY_SMALL = {
 
 def examples(n):
     """Settings for so many examples; a fifth of them where kernels are not compiled."""
-    return settings(max_examples=n // 5 if numba.config.DISABLE_JIT else n)
+    return settings(max_examples=n if COMPILED else n // 5)
 
 
 @contextmanager

@@ -12,6 +12,8 @@ from cbeindex.search.buckets.centroids import Centroids
 from tests import oracles
 from tests.strategies import code_batches, some_codes
 
+pytestmark = pytest.mark.kernels
+
 SIZES = (1, 17, 512, 530)
 
 

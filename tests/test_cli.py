@@ -24,9 +24,8 @@ from cbeindex.cli import main
 from cbeindex.search.buckets import clusters
 from cbeindex.storage import container as storage
 from cbeindex.store import rowstore as segments
-
-from .strategies import some_codes
-from .test_vectorfiles import binary, npz, vecs
+from tests.strategies import some_codes
+from tests.vector_file_bytes import binary, npz, vecs
 
 ROOT = Path(__file__).parent.parent
 

@@ -16,6 +16,8 @@ from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 
+pytestmark = pytest.mark.kernels
+
 WIDTHS = (1, 63, 64, 65, 511, 513, 1_023, 1_024, 1_030, 2_100)
 
 

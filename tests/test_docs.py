@@ -15,7 +15,7 @@ DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "doc
 
 def rooms():
     """The rooms in the order of the contract in pyproject.toml, the first one first."""
-    (contract,) = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
+    contract, *_ = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"]
     return [room for layer in reversed(contract["layers"]) for room in re.findall(r"cbeindex\.(\w+)", layer)]
 
 

@@ -22,18 +22,19 @@ from cbeindex.encoders import ENCODERS
 from cbeindex.errors import CorruptIndexFileError, IndexFileError, UnsupportedVersionError
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
-from tests import test_files
+from tests import sample_indexes
+from tests.conftest import CHECKS_BOUNDS, COMPILED
+from tests.crafted_files import build, footer_of
+from tests.sample_indexes import small_sizes, some_rows
 from tests.strategies import some_codes
-from tests.test_files import small_sizes, some_rows
-from tests.test_storage import build, footer_of
 
 resource = pytest.importorskip("resource")
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
 ]
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 # What a task may take beyond what there is already: threads and their stacks do, a claim of a file must not.
 ROOM = 2**29
 # Of the processor, and of the clock: much more than any test takes, on a busy machine too.
@@ -884,10 +885,10 @@ class TestNonsense:
         found = in_child(lambda mark: (outcomes(path, CBEIndex, ids), outcome(lambda: CBEIndex.load(path).get(ids))))
         assert set(found[0].values()) | {found[1]} == {"refused"}
 
-    @pytest.mark.skipif(COMPILED, reason="bounds are checked by the interpreter alone")
+    @pytest.mark.skipif(not CHECKS_BOUNDS, reason="kernels do not check bounds")
     @pytest.mark.parametrize("make", [codes_in_tables, vectors_in_cells, codes_in_cells])
     def test_random_numbers_stay_inside_of_arrays(self, path, make):
-        """Kernels run as Python here, where a place outside of an array is an IndexError, and the test fails."""
+        """Where kernels check bounds, an index outside of an array is an IndexError, which `outcome` reports."""
         rng = np.random.default_rng(0)
         save(make, path)
         changes = {}
@@ -928,7 +929,7 @@ class TestClaims:
 
 
 def _encoder(name):
-    return test_files.ENCODERS[{"circulant": "orthogonal"}.get(name, name)](16)
+    return sample_indexes.ENCODERS[{"circulant": "orthogonal"}.get(name, name)](16)
 
 
 class TestOtherEncoders:

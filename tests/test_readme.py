@@ -3,7 +3,7 @@
 import re
 from pathlib import Path
 
-import numba
+from tests.conftest import COMPILED
 
 README = Path(__file__).parent.parent / "README.md"
 
@@ -11,7 +11,7 @@ README = Path(__file__).parent.parent / "README.md"
 def test_python_blocks_run(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = README.read_text()
-    if numba.config.DISABLE_JIT:  # kernels are slow then: fewer rows
+    if not COMPILED:  # kernels are slow then: fewer rows
         text = text.replace("20_000", "1_500").replace("50_000", "1_500")
     blocks = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
     assert blocks

@@ -12,9 +12,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.data.columns import Column
 from cbeindex.data.keys import NO_KEY
 from cbeindex.store import rowstore as segments
-from cbeindex.store.rowstore import Column, RowStore
+from cbeindex.store.rowstore import RowStore
 from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests.strategies import some_codes
 

@@ -2,7 +2,6 @@
 
 import json
 import os
-import struct
 import sys
 import tempfile
 import tracemalloc
@@ -26,6 +25,7 @@ from cbeindex.errors import (
 )
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
+from tests.crafted_files import build, content_of, footer_of, section, slot
 
 DTYPES = ["bool", "u1", "i1", "u2", "i2", "u4", "i4", "u8", "i8", "f2", "f4", "f8", "c8"]
 
@@ -43,39 +43,6 @@ def check(stored, content, arrays):
         assert stored.arrays[name].dtype == array.dtype.newbyteorder("<")
         assert stored.arrays[name].shape == array.shape
         assert stored.arrays[name].tobytes() == array.astype(array.dtype.newbyteorder("<")).tobytes()
-
-
-def with_crc(data):
-    return data + struct.pack("<I", zlib.crc32(data))
-
-
-def slot(sequence, offset, footer, length=None):
-    """A commit slot with the right checksums."""
-    return with_crc(
-        struct.pack("<QQQI", sequence, offset, len(footer) if length is None else length, zlib.crc32(footer))
-    )
-
-
-def build(footer, *, body=bytes(64), version=1, slots=None):
-    """A file with the right checksums: header, `body`, `footer`."""
-    first, second = slots or (slot(1, 192 + len(body), footer), b"")
-    start = with_crc(b"\x89CBE\r\n\x1a\n" + struct.pack("<I", version))
-    return start.ljust(64, b"\0") + first.ljust(64, b"\0") + second.ljust(64, b"\0") + body + footer
-
-
-def section(**changes):
-    """A section of 64 zeros as a footer lists it, with some entries changed; None drops one."""
-    row = {"name": "a", "dtype": "<u8", "shape": [8], "offset": 192, "crc32": zlib.crc32(bytes(64)), **changes}
-    return {key: value for key, value in row.items() if value is not None}
-
-
-def footer_of(*sections, **more):
-    return json.dumps({"content": {}, "sections": sections, **more}).encode()
-
-
-def content_of(text):
-    """A footer with any text as its content."""
-    return b'{"content":' + text + b',"sections":[]}'
 
 
 class TestBytes:

@@ -22,11 +22,8 @@ import pytest
 from cbeindex.errors import CorruptIndexFileError, WriterConflictError
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
-
-CALLS = ("_write", "_sync", "_truncate", "_replace", "_unlink")
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-may_fork = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+from tests.child_processes import WRITER, in_child, may_fork, needs_fork
+from tests.failing_disk import fail_at, let
 
 
 @pytest.fixture
@@ -60,32 +57,6 @@ def append(stored, path, n):
 
 def replace(stored, path, n):
     return storage.write(path, {"n": n}, arrays_of(n))
-
-
-def let(patch, before):
-    """Call `before(number, name, *args)` ahead of every call that changes the disk."""
-    numbers = itertools.count()
-    for name in CALLS:
-        real = getattr(_files, name)
-
-        def call(*args, name=name, real=real):
-            before(next(numbers), name, *args)
-            return real(*args)
-
-        patch.setattr(_files, name, call)
-    return numbers
-
-
-def fail_at(patch, n, *, forever=False, half=False):
-    """Let the n-th call that changes the disk fail, or all from there on; a write may write half before it does."""
-
-    def before(number, name, *args):
-        if number == n or (forever and number > n):
-            if half and name == "_write":
-                os.write(args[0], args[1][: len(args[1]) // 2])
-            raise OSError(errno.ENOSPC, "no room left")
-
-    return let(patch, before)
 
 
 def count_calls(tmp_path, save):
@@ -244,20 +215,6 @@ class TestFailingDisk:
             assert list(Path(directory).iterdir()) == [path]
 
 
-def in_child(task):
-    """Run `task` in a forked process and return how that ended: its exit code, or minus the signal."""
-    child = os.fork()
-    if child == 0:
-        try:
-            task()
-            os._exit(0)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @needs_fork
 @may_fork
 class TestKilled:
@@ -386,16 +343,6 @@ def apply(disk, entries):
 def torn(entry, share):
     """The first part of a write."""
     return (*entry[:2], entry[2][: int(share * len(entry[2]))]) if entry[0] == "_write" else entry
-
-
-WRITER = """
-import sys
-from pathlib import Path
-from cbeindex.storage import files as _files
-with getattr(_files, sys.argv[1])(Path(sys.argv[2])):
-    print("at work", flush=True)
-    sys.stdin.read()
-"""
 
 
 class TestTwoWriters:

@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex._core.checks import memory_bytes
 from cbeindex._core.tuning import tuned
 from cbeindex.errors import CorruptIndexFileError
 from cbeindex.storage import checksum as _checksum
@@ -21,8 +22,8 @@ from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
 from cbeindex.storage import sections as _sections
 from cbeindex.storage.layout import FOOTER_LIMIT
-from tests.test_storage import build, content_of, footer_of, section, slot
-from tests.test_storage_crash import in_child, may_fork, needs_fork
+from tests.child_processes import in_child, may_fork, needs_fork
+from tests.crafted_files import build, content_of, footer_of, section, slot
 
 
 @pytest.fixture
@@ -160,7 +161,7 @@ class TestLargeFiles:
     @pytest.mark.parametrize("n_arrays", [1, 64])
     def test_that_do_not_fit_the_memory(self, path, n_arrays):
         """Whether one array is too large, or all of them together."""
-        n_bytes = 16 * _sections.memory_bytes() // 1024 * 1024
+        n_bytes = 16 * memory_bytes() // 1024 * 1024
         if not n_bytes < 2**43:
             pytest.skip("no such files here")
         sparse_file(path, *[n_bytes // n_arrays] * n_arrays)
@@ -173,7 +174,7 @@ class TestLargeFiles:
         monkeypatch.setattr(_sections, "memory_bytes", lambda: sys.maxsize)
 
         def no_room(*_):
-            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))
+            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))  # type: ignore[attr-defined]
 
         monkeypatch.setattr(_sections, "_read_section", no_room)
         with pytest.raises(MemoryError, match="the arrays take 1,099,511,627,776 bytes"):

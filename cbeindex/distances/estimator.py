@@ -24,7 +24,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.typing import Arrays, Codes, Floats, Projections, Rows, Vectors
-from ..data.codes import to_words
+from ..data.codes import pack_bits, pack_signs
 from ..data.columns import Column
 from ..data.sparserows import VectorRows
 from .metrics import Metric, products_and_squares, squares
@@ -124,25 +124,18 @@ class AsymmetricQueries:
     @classmethod
     def of_codes(cls, projections: Projections) -> AsymmetricQueries:
         """Keep the codes of queries for which nothing is estimated."""
-        codes = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), projections.shape[1])
+        codes = pack_signs(projections)
         none = np.empty(0, dtype=np.float32)
         return cls(codes, np.empty((0, _N_PLANES, 0), np.uint64), none, np.empty(0, np.int32), none, none, 0.0)
 
     @classmethod
     def of(cls, queries: VectorRows, projections: Projections, geometry: Geometry, metric: Metric) -> AsymmetricQueries:
         """Prepare queries (prepared by the metric already) from their projections."""
-        n_bits = projections.shape[1]
-        codes = to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), n_bits)
+        codes = pack_signs(projections)
         magnitudes = np.abs(projections)
         steps = magnitudes.max(axis=1, initial=0) / (2**_N_PLANES - 1)
         levels = np.rint(magnitudes / np.where(steps == 0, 1, steps)[:, np.newaxis]).astype(np.uint8)
-        planes = np.stack(
-            [
-                to_words(np.packbits((levels >> plane) & 1, axis=1, bitorder="little"), n_bits)
-                for plane in range(_N_PLANES)
-            ],
-            axis=1,
-        )
+        planes = np.stack([pack_bits(levels & (1 << plane)) for plane in range(_N_PLANES)], axis=1)
         if metric.name == "ip":
             along, centred = products_and_squares(queries, geometry.centre)
             offsets = 1 - along + squares(geometry.centre[np.newaxis])

@@ -190,7 +190,7 @@ class _Cascade:
         task_rows = _rows_of_a_task(self._n_rows, n_threads)
 
         def measure_heads(start: int, stop: int) -> None:
-            kernels.hamming.head_scan(queries, self._codes.head, self._hidden, start, stop, heads, least)
+            kernels.cascade.head_scan(queries, self._codes.head, self._hidden, start, stop, heads, least)
 
         for_each_chunk(measure_heads, self._n_rows, task_rows, n_threads)
         n_survivors[:] = _SCANNED
@@ -215,7 +215,7 @@ class _Cascade:
         room = self.k + min(self.k, 256) + BLOCK_ROWS
         limits = np.empty(len(self._prefix_bits), dtype=np.int64)
         found = np.empty(room, dtype=np.uint64)
-        count, reach, n_first = kernels.hamming.first_bound(
+        count, reach, n_first = kernels.cascade.first_bound(
             query_tail, tail, heads, least, self._ranks, self._n_rows, self._n_bits, self._stage_ends,
             self._prefix_bits, self._z, 2 * self.k + 32, found, self.k, limits,
         )  # fmt: skip
@@ -225,7 +225,7 @@ class _Cascade:
 
         def measure(start: int, stop: int) -> None:
             more = np.empty(room, dtype=np.uint64)
-            n_more, n_measured = kernels.hamming.measure_survivors(
+            n_more, n_measured = kernels.cascade.measure_survivors(
                 query_tail,
                 tail,
                 heads,

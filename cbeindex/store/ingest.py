@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._core.threads import as_n_threads, for_each_chunk
 from .._core.typing import Codes, Ids
-from ..data.codes import n_words, to_words
+from ..data.codes import n_words, pack_signs
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
@@ -211,7 +211,7 @@ class Ingest:
                 prepared = self.prepare(source, first, block)
                 projections = project_rows(encoder, source.part(first, prepared), 1)
                 here = first - start
-                words[here : here + len(block)] = signs_of(projections)
+                words[here : here + len(block)] = pack_signs(projections)
                 for name, values in scalars_of(prepared, projections, geometry, self.metric).items():
                     parts[name][here // step] = values
                 if "vectors" in columns:
@@ -234,8 +234,3 @@ class Ingest:
         if vanishing.any():
             row = first + int(vanishing.argmax())
             raise source.row_error('must fit vectors="float16"', row, "has only values below 6.1e-05")
-
-
-def signs_of(projections: NDArray[np.float32]) -> Codes:
-    """Pack the signs of projections into words."""
-    return to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), projections.shape[1])
