@@ -165,6 +165,7 @@ class BinaryIndex(Saveable):
         words, is_single = self._as_queries(queries)
         allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
         snapshot = self._rows.snapshot()
+        k = as_count(k, "k")
         way = self._plan(snapshot, len(words), k, mode, n_probes, n_allowed(allowed, denied))
         check_room(len(words), k)
         if miss is not None and mode != "cascade":

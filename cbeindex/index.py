@@ -286,6 +286,7 @@ class CBEIndex(Saveable):
         state = self._state
         snapshot = state.rows.snapshot()
         n = n_allowed(allowed, denied)
+        k = as_count(k, "k")
         source, way = self._request(queries, snapshot, k, mode, rerank, n_candidates, n_probes, n)
         check_room(source.n_rows, k)
         found = self._answers(

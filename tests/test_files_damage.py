@@ -839,6 +839,27 @@ class TestNonsense:
         with pytest.raises(CorruptIndexFileError, match=f"to below next_id = {next_id}, got 10 to 25"):
             CBEIndex.load(path)
 
+    def test_more_rows_than_ids_between_the_first_and_the_last(self, path):
+        """As in a hole of a sparse file, where all ids are 0."""
+        index = BinaryIndex(16)
+        index.add(np.zeros((3, 2), dtype=np.uint8), [4, 5, 6])
+        index.save(path)
+        stored = storage.read(path, mmap=False)
+        for ids in ([0, 0, 0], [4, 5, 5]):
+            storage.write(path, stored.content, stored.arrays | {"segment 1.0/ids": np.array(ids)})
+            with pytest.raises(CorruptIndexFileError, match=f"3 ids must ascend .* got {ids[0]} to {ids[2]}"):
+                BinaryIndex.load(path)
+
+    def test_messages_are_short(self, path):
+        """Whatever the length of the value that they quote."""
+        BinaryIndex(16).save(path)
+        stored = storage.read(path, mmap=False)
+        for name in ("kind", "buckets"):
+            storage.write(path, stored.content | {name: "x" * 10**6}, stored.arrays)
+            with pytest.raises(CorruptIndexFileError, match=f"{name} must be .*xxx[.]{{3}}$") as caught:
+                BinaryIndex.load(path)
+            assert len(str(caught.value)) < 1000
+
     def test_entries_that_overlap(self, path):
         """A few bytes of a row must not lead to all entries of the file, again and again."""
         n_rows, n_entries = 4000, 60_000

@@ -97,6 +97,15 @@ def test_more_results_than_rows(vectors, rerank, queries):
         assert np.isnan(found.errors[..., 40:]).all()
 
 
+def test_integers_of_other_types(vectors, codes):
+    class Three:
+        def __index__(self):
+            return 3
+
+    for k in (Three(), np.int8(3), np.uint64(3)):
+        assert vectors.search(X[:2], k).ids.shape == codes.search(CODES[:2], k).ids.shape == (2, 3)
+
+
 def test_work_is_planned_for_the_rows_there_are(vectors, codes):
     assert "40 of 40 vectors" in vectors.explain(X[:3], 10**15)
     assert "40 of 40 codes" in codes.explain(CODES[:3], 10**15)

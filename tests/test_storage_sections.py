@@ -14,6 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex._core.checks import memory_bytes
 from cbeindex._core.tuning import tuned
 from cbeindex.errors import CorruptIndexFileError
 from cbeindex.storage import checksum as _checksum
@@ -160,7 +161,7 @@ class TestLargeFiles:
     @pytest.mark.parametrize("n_arrays", [1, 64])
     def test_that_do_not_fit_the_memory(self, path, n_arrays):
         """Whether one array is too large, or all of them together."""
-        n_bytes = 16 * _files.memory_bytes() // 1024 * 1024
+        n_bytes = 16 * memory_bytes() // 1024 * 1024
         if not n_bytes < 2**43:
             pytest.skip("no such files here")
         sparse_file(path, *[n_bytes // n_arrays] * n_arrays)
@@ -170,7 +171,7 @@ class TestLargeFiles:
 
     def test_that_the_system_has_no_memory_for(self, path, monkeypatch):
         sparse_file(path, 2**60 // 2**20)
-        monkeypatch.setattr(_files, "memory_bytes", lambda: sys.maxsize)
+        monkeypatch.setattr(_sections, "memory_bytes", lambda: sys.maxsize)
 
         def no_room(*_):
             raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))  # type: ignore[attr-defined]

@@ -196,6 +196,21 @@ def test_an_interrupt_while_the_caller_waits_for_helpers():
     assert sum_of_ones(2) == 10
 
 
+def test_the_exit_of_a_helper_is_raised():
+    """Not what ends the tasks of the caller because of it."""
+    both, caller = threading.Barrier(2, timeout=10), threading.get_ident()
+
+    def task(start, stop):
+        both.wait()
+        if threading.get_ident() != caller:
+            raise SystemExit(3)
+        while True:
+            _threads.leave_if_interrupted()
+
+    with pytest.raises(SystemExit):
+        _threads.for_each_chunk(task, 2, 1, 2)
+
+
 def test_an_error_does_not_end_chunks_in_progress():
     """So that the error of the first chunk is raised, whichever thread is faster."""
     barrier = threading.Barrier(2, timeout=10)
@@ -209,6 +224,37 @@ def test_an_error_does_not_end_chunks_in_progress():
 
     with pytest.raises(RuntimeError, match="chunk 0"):
         _threads.for_each_chunk(task, 2, 1, 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
+@pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+@pytest.mark.skipif(os.environ.get("NUMBA_DISABLE_JIT", "0") == "1", reason="nothing is compiled")
+def test_fork_while_a_thread_compiles():
+    """The fork waits for it, so that the child can compile too."""
+    from numba.core.compiler_lock import global_compiler_lock
+
+    from cbeindex.kernels import jit  # noqa: F401
+
+    taken, over = threading.Event(), threading.Event()
+
+    def compile_for_long():
+        with global_compiler_lock:
+            taken.set()
+            over.wait(0.5)
+            over.set()
+
+    compiler = threading.Thread(target=compile_for_long)
+    compiler.start()
+    taken.wait(10)
+    child = os.fork()
+    if child == 0:
+        signal.alarm(20)
+        with global_compiler_lock:
+            os._exit(0 if over.is_set() else 1)
+    compiler.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert global_compiler_lock._lock.acquire(timeout=10)
+    global_compiler_lock._lock.release()
 
 
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")

@@ -61,7 +61,7 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
         run.start_helpers(min(n_threads, n_chunks) - 1)
         run.work()
     except BaseException as error:
-        run.interruption = error
+        run.interruption = run.interruption or error  # a helper's, if this thread left its task because of that
     finally:
         run.wait()
     run.raise_failure()

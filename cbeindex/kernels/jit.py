@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import os
 import sys
 import warnings
 from collections.abc import Callable
@@ -10,8 +11,17 @@ from typing import Any
 
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
+from numba.core.compiler_lock import global_compiler_lock
 
 _warned = False
+
+# A fork waits until no other thread compiles or loads a kernel: in the child, numba would never get its lock.
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(
+        before=global_compiler_lock.acquire,
+        after_in_parent=global_compiler_lock.release,
+        after_in_child=global_compiler_lock.release,
+    )
 
 
 def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:

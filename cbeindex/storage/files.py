@@ -137,13 +137,6 @@ def sync(file: FileIO) -> None:
     _sync(file.fileno())
 
 
-def memory_bytes() -> int:
-    """Return the physical memory of this machine in bytes, or `sys.maxsize` if the system does not report it."""
-    if not hasattr(os, "sysconf"):
-        return sys.maxsize
-    return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-
-
 @contextmanager
 def locked(path: Path) -> Iterator[FileIO]:
     """Open a file for writing, and lock out other writers until the block ends."""

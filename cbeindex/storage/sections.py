@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.checks import memory_bytes
 from .._core.threads import for_each_chunk, n_cores
 from .._core.tuning import tuning
 from .._core.typing import Arrays
@@ -79,7 +80,7 @@ def read_sections(file: FileIO, sections: dict[str, Section]) -> Arrays:
     """Read arrays and compare them with their checksums. Raises MemoryError if they do not fit in memory."""
     n_bytes = sum(section.nbytes for section in sections.values())
     try:
-        if n_bytes > _files.memory_bytes():
+        if n_bytes > memory_bytes():
             raise MemoryError
         return {name: _read_section(file, section) for name, section in sections.items()}
     except MemoryError:

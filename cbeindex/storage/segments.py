@@ -223,15 +223,17 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
 
 
 def _check_id_range(ids: Ids, order: Ranks, next_id: int) -> None:
-    """Raise ValueError unless the first and the last id in the order of ids are in range."""
+    """Raise ValueError unless the first and the last id are in range, and far enough apart for unique ids."""
     ends = [0, -1]
     if order.size:
         ends = [int(row) for row in order[ends]]
         if min(ends) < 0 or max(ends) >= len(ids):
             raise ValueError(f"order must contain rows below {len(ids)}")
     first, last = (int(ids[row]) for row in ends)
-    if not 0 <= first <= last < next_id:
-        raise ValueError(f"ids must ascend from 0 or more to below next_id = {next_id}, got {first} to {last}")
+    if first < 0 or last >= next_id or last - first < len(ids) - 1:
+        raise ValueError(
+            f"{len(ids)} ids must ascend from 0 or more to below next_id = {next_id}, got {first} to {last}"
+        )
 
 
 def _load_column(name: str, column: Column, arrays: _SegmentArrays) -> Any:

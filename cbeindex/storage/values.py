@@ -12,6 +12,9 @@ from typing import Any
 
 from ..errors import CorruptIndexFileError
 
+# Characters of a message that are kept. Messages quote values of the file, which may be megabytes long.
+_MESSAGE_LIMIT = 500
+
 
 @contextmanager
 def reporting_damage(path: Path) -> Iterator[None]:
@@ -25,9 +28,13 @@ def reporting_damage(path: Path) -> Iterator[None]:
     except KeyError as error:
         raise CorruptIndexFileError(f"{path}: {error.args[0]!r} is missing") from error
     except (TypeError, ValueError) as error:
-        raise CorruptIndexFileError(f"{path}: {error}") from error
+        raise CorruptIndexFileError(f"{path}: {_shortened(str(error))}") from None
     except CorruptIndexFileError as error:
         raise CorruptIndexFileError(f"{path}: {error}") from None
+
+
+def _shortened(message: str) -> str:
+    return message if len(message) <= _MESSAGE_LIMIT else f"{message[:_MESSAGE_LIMIT]}..."
 
 
 def value_of(values: Any, name: str, kind: type = object) -> Any:
