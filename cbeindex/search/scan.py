@@ -21,6 +21,9 @@ DEFAULT_MISS = 1e-3
 _NO_RANKS: Ranks = np.empty(0, dtype=np.int32)
 # Rows of a task when the rows of one query are split: enough that its hand-over does not count.
 _LEAST_TASK_ROWS = 8 * BLOCK_ROWS
+# Queries of a task at most. 256 of them share what is read; more only make its last call longer, which puts all keys in
+# order (measured: equal times from 256 to 4,096 queries).
+_MOST_TASK_QUERIES = 512
 # Words of rows and queries that one call of a kernel compares: it ends in 10 ms or so, so that a search can be
 # interrupted, and costs as little as one call for all rows (measured: 0.37 s for 512 queries on a million rows of 1,024
 # bits with 2**25 as with 2**40).
@@ -302,7 +305,5 @@ def _rows_of_a_task(n_rows: int, n_threads: int) -> int:
 
 def _queries_of_a_task(n_queries: int, n_threads: int) -> int:
     """Split queries over threads, by fours at least, which kernels like."""
-    if n_threads == 1:
-        return n_queries
-    share = -(-n_queries // (2 * n_threads))
-    return min(n_queries, -(-share // 4) * 4)
+    share = -(-n_queries // (2 * n_threads)) if n_threads > 1 else n_queries
+    return min(n_queries, -(-share // 4) * 4, _MOST_TASK_QUERIES)
