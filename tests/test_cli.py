@@ -21,9 +21,8 @@ from cbeindex import BinaryIndex, CBEIndex, __version__
 from cbeindex.cli import build as building
 from cbeindex.cli import commands as cli
 from cbeindex.cli.commands import main
-from cbeindex.search.buckets import clusters
 from cbeindex.storage import container as storage
-from cbeindex.store import rowstore as segments
+from tests.small import tune
 
 from .strategies import some_codes
 from .test_vectorfiles import binary, npz, vecs
@@ -213,8 +212,7 @@ def test_a_file_built_in_steps_is_mostly_in_use(large_rows, small_steps, folder,
     rows = np.random.default_rng(0).standard_normal((320, 500), dtype=np.float32)
     np.save("long.npy", rows)
     monkeypatch.setattr(building, "BLOCK_BYTES", 32 * 2_000)
-    monkeypatch.setattr(segments, "_LARGE_ROWS", large_rows)
-    monkeypatch.setattr(segments, "_BUFFER_ROWS", 64)
+    tune(monkeypatch, large_segment_rows=large_rows, buffer_rows=64)
     moved = []
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: moved.append(paths) or replace(*paths))
@@ -412,7 +410,7 @@ def test_search_prints_what_the_library_finds(arguments, options, folder, capsys
 
 def test_search_of_buckets(folder, capsys, monkeypatch):
     """Visiting a single bucket finds other answers than visiting all."""
-    monkeypatch.setattr(clusters, "LEAST_ROWS", 64)
+    tune(monkeypatch, least_cell_segment_rows=64)
     index = fitted(X, buckets="clusters")
     index.save("buckets.cbe")
     found = []

@@ -30,6 +30,7 @@ from cbeindex.encoders import (
 )
 from cbeindex.errors import CorruptIndexFileError, NotAnIndexFileError
 from cbeindex.storage import container as storage
+from tests.small import tune
 from tests.strategies import some_codes
 from tests.vector_oracles import clustered
 
@@ -65,13 +66,8 @@ BUCKETS = (
 def small_sizes():
     """Let few rows do what otherwise takes thousands: fill buffers, fit an encoder, be worth buckets."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbeindex.search.buckets.clusters.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.search.buckets.substrings.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.store.rowstore._BUCKETS_BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
-        patch.setattr("cbeindex.store.ingest._FIRST_ROWS", FIRST_ROWS)
-        patch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 4)
+        tune(patch, least_cell_segment_rows=16, least_table_segment_rows=16, bucket_buffer_rows=32, buffer_rows=32)
+        tune(patch, least_buffer_rows=2, first_rows=FIRST_ROWS, least_first_rows=4)
         yield
 
 

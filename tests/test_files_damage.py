@@ -23,6 +23,7 @@ from cbeindex.errors import CorruptIndexFileError, IndexFileError, UnsupportedVe
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
 from tests import test_files
+from tests.small import tune
 from tests.strategies import some_codes
 from tests.test_files import small_sizes, some_rows
 from tests.test_storage import build, footer_of
@@ -50,7 +51,7 @@ class NeverSpent(int):
 @pytest.fixture(scope="module", autouse=True)
 def _small_sizes():
     with small_sizes(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbeindex.search.buckets.substrings._BUDGET_SHARE", NeverSpent())  # or a scan would be cheaper
+        tune(patch, table_budget_share=NeverSpent())  # or a scan would be cheaper
         patch.setattr(_files, "_sync", lambda descriptor: None)  # thousands of files that need not last
         yield
 
@@ -533,7 +534,9 @@ class TestOtherContent:
                     load(path)
 
     @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt(), AttributeError("a bug")])
-    @pytest.mark.parametrize("where", ["segments.RowStore.restore", "index.Geometry.of", "archive.CodeRows.empty"])
+    @pytest.mark.parametrize(
+        "where", ["store.rowstore.RowStore.restore", "distances.codec.Geometry.of", "storage.archive.CodeRows.empty"]
+    )
     def test_only_the_file_makes_a_file_corrupt(self, path, monkeypatch, where, error):
         save(vectors_in_cells, path)
 
@@ -825,7 +828,7 @@ class TestNonsense:
         index = CBEIndex.load(path)
         other = CBEIndex(6, 16, metric="l2", vectors="float32", encoder=index.encoder)
         for way in (lambda: index.ids, lambda: other.merge(index)):
-            with pytest.raises(CorruptIndexFileError, match=r"id \d+ must not be there twice"):
+            with pytest.raises(CorruptIndexFileError, match=r"id \d+ must not occur twice"):
                 way()
         assert len(other) == 0
 

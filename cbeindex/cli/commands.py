@@ -22,7 +22,7 @@ from ..distances.metrics import METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import IndexFileError
 from ..search.buckets import KINDS as BUCKETS
-from ..search.planner import MODES, RERANKS
+from ..search.request import MODES, RERANKS
 from ..storage import container as storage
 from .build import (
     BLOCK_BYTES,

@@ -16,18 +16,14 @@ from typing import Any, NamedTuple, Self
 
 import numpy as np
 
-from .. import kernels
 from .._core.checks import as_choice, as_count, as_flag
 from .._core.typing import Arrays
-from ..data.codes import BLOCK_ROWS, CodeRows, n_words
+from ..data.codes import BLOCK_ROWS, CodeRows
 from ..data.columns import Column
 from ..data.sparserows import SparseRows
 from ..encoders import ENCODERS, Encoder
 from ..errors import CorruptIndexFileError
-from ..search.buckets import Cells, Clusters, Substrings, Tables
-from ..search.buckets.centroids import Centroids
-from ..search.buckets.clusters import CELL_WORDS
-from ..search.buckets.substrings import MOST_TABLE_BITS
+from ..search.buckets import MAKERS, BucketMaker, Buckets
 from ..store.rowstore import RowStore
 from ..store.segment import NO_RANKS, NOT_HIDDEN, Segment
 from ..store.snapshot import Snapshot
@@ -41,7 +37,7 @@ _LARGEST_VALUES = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19, "vectors":
 # Rows of a column that are checked at a time.
 _CHECK_ROWS = 2**14
 
-_KINDS_OF_BUCKETS = {Clusters: "cells", Substrings: "tables"}
+_BUCKETS: dict[str, type[Buckets]] = {maker.buckets.kind: maker.buckets for _, maker in sorted(MAKERS.items())}
 
 
 class Saved(NamedTuple):
@@ -153,8 +149,6 @@ class Archive:
                     _check_values(name, column, self._largest(name))
                 if _has_spare_bits(segment.codes, rows.n_bits):
                     raise CorruptIndexFileError(f"codes must have zeros past bit {rows.n_bits - 1}")
-                if isinstance(segment.buckets, Tables):
-                    _check_tables(segment.buckets, segment.codes)
             Snapshot(segments).ids()  # refuses repetitions
 
     def _largest(self, name: str) -> float:
@@ -337,15 +331,6 @@ def _check_values(name: str, column: Any, largest: float) -> None:
             raise CorruptIndexFileError(f"{name} must be 0 or more")
 
 
-def _check_tables(tables: Tables, codes: CodeRows) -> None:
-    """Raise CorruptIndexFileError if tables are not those of the codes."""
-    for table, first_bit in enumerate(tables.first_bits):
-        starts, rows = np.zeros_like(tables.starts[table]), np.empty_like(tables.rows[table])
-        kernels.tables.fill(codes.tail, first_bit, tables.table_bits, starts, rows)
-        if not np.array_equal(starts, tables.starts[table]) or not np.array_equal(rows, tables.rows[table]):
-            raise CorruptIndexFileError(f"table {table} must have each row once, at the value of its code")
-
-
 def _is_same(old: Any, new: Any) -> bool:
     return old is not None and (old is new or (old.dtype == new.dtype and np.array_equal(old, new)))
 
@@ -372,7 +357,9 @@ def _describe(
         elif segment.removed.size:
             removed_name = f"{name}/removed {sequence}"
             new[removed_name] = segment.removed
-        buckets = _describe_buckets(segment.buckets)
+        buckets = None
+        if segment.buckets is not None:
+            buckets = {"kind": segment.buckets.kind, **segment.buckets.describe()}
         entries.append({"name": name, "n_rows": segment.n_rows, "removed": removed_name, "buckets": buckets})
         then.append(Saved(name, removed_name, segment))
     return {"next_id": rows.next_id, "segments": entries}, new, kept, then
@@ -390,24 +377,9 @@ def _arrays_of(segment: Segment) -> Arrays:
             arrays[f"{name}/indices"], arrays[f"{name}/values"] = values.indices[span], values.values[span]
         else:
             arrays[name] = values
-    if isinstance(segment.buckets, Cells):
-        centroids = segment.buckets.centroids
-        arrays |= {"cells/centroids": centroids.signs, "cells/offsets": segment.buckets.offsets}
-        if centroids.weights.size:
-            arrays["cells/weights"] = centroids.weights
-    elif isinstance(segment.buckets, Tables):
-        arrays |= {"tables/starts": segment.buckets.starts, "tables/rows": segment.buckets.rows}
-        arrays["tables/first_bits"] = segment.buckets.first_bits
+    if segment.buckets is not None:
+        arrays |= {f"{segment.buckets.kind}/{name}": array for name, array in segment.buckets.to_arrays().items()}
     return arrays
-
-
-def _describe_buckets(buckets: Any) -> dict[str, Any] | None:
-    if isinstance(buckets, Cells):
-        about = {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": list(buckets.n_probes)}
-        return about | {"weights": buckets.centroids.weights.size > 0}
-    if isinstance(buckets, Tables):
-        return {"kind": "tables", "n_tables": buckets.n_tables, "table_bits": buckets.table_bits}
-    return None
 
 
 def _check_entries(entries: list[Any], sequence: int, rows: RowStore) -> None:
@@ -448,11 +420,13 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
             raise ValueError(f"section {name}/{part} must be {wanted}, got {found.dtype} of shape {found.shape}")
         return found
 
-    buckets = value_of(entry, "buckets")
-    kind = None if buckets is None else as_choice(value_of(buckets, "kind"), "buckets", ("cells", "tables"))
-    if kind not in (None, _KINDS_OF_BUCKETS.get(type(rows.buckets))):
-        raise ValueError(f"an index with these buckets has no {kind}")
-    layout = CodeRows.empty(0, rows.n_bits, by_row=kind == "tables")
+    described = value_of(entry, "buckets")
+    kind = None
+    if described is not None:
+        kind = _BUCKETS[as_choice(value_of(described, "kind"), "buckets", tuple(_BUCKETS))]
+        if not isinstance(rows.buckets, BucketMaker) or rows.buckets.buckets is not kind:
+            raise ValueError(f"an index with these buckets has no {kind.kind}")
+    layout = CodeRows.empty(0, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
     codes = CodeRows(
         array("head", np.uint64, -(-n_rows // BLOCK_ROWS), layout.n_head, BLOCK_ROWS),
         array("tail", np.uint64, n_rows, layout.tail.shape[1]),
@@ -467,11 +441,15 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
     ids = array("ids", np.int64, n_rows)
     order = ranks = NO_RANKS
     ends = [0, -1]
-    if kind == "cells":
+    if kind is not None and kind.reorders_rows:
         order, ranks = array("order", np.int32, n_rows), array("ranks", np.int32, n_rows)
         ends = [int(row) for row in order[ends]]
         if min(ends) < 0 or max(ends) >= n_rows:
             raise ValueError(f"the order of rows must be of numbers below {n_rows}")
+    buckets = None
+    if kind is not None:
+        prefix = kind.kind
+        buckets = kind.from_arrays(described, lambda part, *rest: array(f"{prefix}/{part}", *rest), rows.n_bits, n_rows)
     first, last = (int(ids[row]) for row in ends)
     if not 0 <= first <= last < next_id:
         raise ValueError(f"ids must ascend from 0 or more to below next_id = {next_id}, got {first} to {last}")
@@ -482,7 +460,7 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
         removed,
         order,
         ranks,
-        _load_buckets(kind, buckets, array, rows, n_rows),
+        buckets,
         stored.mapped(f"{name}/"),
     )
 
@@ -503,31 +481,3 @@ def _load_column(name: str, column: Column, array: Callable[..., Any], n_rows: i
     if offsets[0] != 0 or offsets[-1] != len(values):
         raise ValueError(f"sparse {name} must have {offsets[-1]} entries, got {len(values)}")
     return SparseRows(offsets, indices, values)
-
-
-def _load_buckets(kind: str | None, described: Any, array: Callable[..., Any], rows: RowStore, n_rows: int) -> Any:
-    if kind is None:
-        return None
-    if kind == "cells":
-        n_cells = as_count(value_of(described, "n_cells"), "n_cells")
-        n_cell_words = min(n_words(rows.n_bits), CELL_WORDS)
-        signs = array("cells/centroids", np.uint64, n_cells, n_cell_words)
-        if as_flag(described.get("weights", False), "weights"):
-            centroids = Centroids(signs, array("cells/weights", np.uint64, n_cells, 2, n_cell_words))
-        else:  # from before there were weights
-            centroids = Centroids.of_codes(signs)
-        offsets = array("cells/offsets", np.int64, n_cells + 1)
-        if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
-            raise ValueError(f"cells must divide the {n_rows} rows")
-        n_probes = tuple(as_count(n, "n_probes") for n in value_of(described, "n_probes", list))
-        if len(n_probes) != 3 or max(n_probes) > n_cells:
-            raise ValueError(f"n_probes must be three numbers up to n_cells = {n_cells}, got {n_probes}")
-        return Cells(centroids, offsets, n_probes)
-    table_bits = as_count(value_of(described, "table_bits"), "table_bits", most=MOST_TABLE_BITS)
-    n_tables = as_count(value_of(described, "n_tables"), "n_tables", most=rows.n_bits // table_bits)
-    first_bits = array("tables/first_bits", np.int64, n_tables)
-    # What differs in one of them must not count in another, or the nearest rows could be missed.
-    if not np.array_equal(first_bits, np.arange(n_tables) * (rows.n_bits // n_tables)):
-        raise ValueError(f"tables must share out the {rows.n_bits} bits of codes evenly")
-    starts = array("tables/starts", np.int32, n_tables, 2**table_bits + 1)
-    return Tables(table_bits, first_bits, starts, array("tables/rows", np.int32, n_tables, n_rows), is_checked=False)
