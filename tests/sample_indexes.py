@@ -4,10 +4,10 @@ import copy
 from contextlib import contextmanager
 
 import numpy as np
-import pytest
 import scipy.sparse
 
 from cbeindex import BinaryIndex, CBEIndex
+from cbeindex._core.tuning import tuned
 from cbeindex.encoders import (
     AQBCEncoder,
     BilinearEncoder,
@@ -40,14 +40,8 @@ ENCODERS = {
 @contextmanager
 def small_sizes():
     """Lower the limits on rows, so that a few rows fill buffers, fit an encoder and get buckets."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbeindex.search.buckets.clusters.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.search.buckets.substrings.LEAST_ROWS", 16)
-        patch.setattr("cbeindex.store.rowstore._BUCKETS_BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 32)
-        patch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
-        patch.setattr("cbeindex.store.ingest._FIRST_ROWS", FIRST_ROWS)
-        patch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 4)
+    buckets = {"least_cell_segment_rows": 16, "least_table_segment_rows": 16, "bucket_buffer_rows": 32}
+    with tuned(**buckets, buffer_rows=32, least_buffer_rows=2, first_rows=FIRST_ROWS, least_first_rows=4):
         yield
 
 

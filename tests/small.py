@@ -1,12 +1,14 @@
-"""Small buckets: few rows make several segments, with buckets and without; and what tests ask of such indexes."""
+"""Small tuning constants, with which few rows make several segments and buckets; and helpers for such indexes."""
 
-from contextlib import ExitStack, contextmanager
-from unittest import mock
+from contextlib import contextmanager
+from dataclasses import replace
 
 import numpy as np
 from hypothesis import settings
 
 from cbeindex import BinaryIndex
+from cbeindex._core import tuning as module
+from cbeindex._core.tuning import tuned, tuning
 from tests.conftest import COMPILED
 
 KINDS = ("clusters", "substrings")
@@ -15,37 +17,36 @@ ALL = 10**6
 
 
 class NeverSpent(int):
-    """A share of a scan that is as large as one likes."""
+    """A `table_budget_share` with which no search by tables is left to a scan."""
 
     def __rfloordiv__(self, other):
         return 2**40
 
 
 # A buffer of 32 rows, buckets for 24, little training, and no search by tables that is left to a scan.
-_CONSTANTS = {
-    "store.rowstore._BUFFER_ROWS": 32,
-    "store.rowstore._BUCKETS_BUFFER_ROWS": 32,
-    "store.rowstore._LEAST_ROWS": 4,
-    "search.buckets.substrings.LEAST_ROWS": 24,
-    "search.buckets.substrings._BUDGET_SHARE": NeverSpent(),
-    "search.buckets.clusters.LEAST_ROWS": 24,
-    "search.buckets.clusters._LEAST_CELL_ROWS": 8,
-    "search.buckets.centroids._TRAINING_ROWS": 4,
-    "search.buckets.centroids._N_ROUNDS": 1,
-    "search.buckets.clusters._N_ASKED": 8,
-    "store.ingest._FIRST_ROWS": 40,
-    "store.ingest._LEAST_FIRST_ROWS": 4,
+_SMALL = {
+    "buffer_rows": 32,
+    "bucket_buffer_rows": 32,
+    "least_buffer_rows": 4,
+    "least_table_segment_rows": 24,
+    "table_budget_share": NeverSpent(),
+    "least_cell_segment_rows": 24,
+    "least_cell_rows": 8,
+    "kmeans_rows": 4,
+    "kmeans_iterations": 1,
+    "probe_sample_rows": 8,
+    "first_rows": 40,
+    "least_first_rows": 4,
 }
 
-
 VERY_SMALL = {
-    "store.rowstore._BUFFER_ROWS": 8,
-    "store.rowstore._BUCKETS_BUFFER_ROWS": 8,
-    "store.rowstore._LEAST_ROWS": 2,
-    "search.buckets.substrings.LEAST_ROWS": 4,
-    "search.buckets.clusters.LEAST_ROWS": 4,
-    "search.buckets.clusters._LEAST_CELL_ROWS": 2,
-    "store.ingest._FIRST_ROWS": 12,
+    "buffer_rows": 8,
+    "bucket_buffer_rows": 8,
+    "least_buffer_rows": 2,
+    "least_table_segment_rows": 4,
+    "least_cell_segment_rows": 4,
+    "least_cell_rows": 2,
+    "first_rows": 12,
 }
 """Changes that make a buffer of 8 rows, and buckets for 4."""
 
@@ -58,10 +59,13 @@ def examples(n):
 @contextmanager
 def small_buckets(changes=None):
     """Work with small constants, and with `changes` of them."""
-    with ExitStack() as patches:
-        for name, value in (_CONSTANTS | (changes or {})).items():
-            patches.enter_context(mock.patch(f"cbeindex.{name}", value))
+    with tuned(**_SMALL | (changes or {})):
         yield
+
+
+def tune(monkeypatch, **changes):
+    """Work with other constants until `monkeypatch` is undone."""
+    monkeypatch.setattr(module, "_current", replace(tuning(), **changes))
 
 
 def segments_of(index):

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.data.keys import EstimateKeys
 from cbeindex.kernels import asymmetric
-from cbeindex.search.rerank import distances_of
 from tests.strategies import masks, rankings
 
 pytestmark = pytest.mark.kernels
@@ -118,9 +118,9 @@ class Estimates:
             expected = sorted(row, key=lambda r: (self.distances[i, r], places[r]))[: keys.shape[1]]
             n = len(expected)
             np.testing.assert_array_equal(keys[i, :n] & np.uint64(0xFFFFFFFF), [places[r] for r in expected])
-            np.testing.assert_array_equal(distances_of(keys[i, :n]), self.distances[i, expected])
+            np.testing.assert_array_equal(EstimateKeys(keys[i, :n]).distances(), self.distances[i, expected])
             assert (keys[i, n:] == NONE).all()
-            assert np.isinf(distances_of(keys[i, n:])).all()
+            assert np.isinf(EstimateKeys(keys[i, n:]).distances()).all()
 
 
 def estimates(case):
@@ -182,7 +182,7 @@ def test_rows_within_are_collected(values, data):
     keys = np.full(3 + len(values), NONE, dtype=np.uint64)
     count = asymmetric.collect_within(distances, len(values), bound, first_row, hidden, ranks, keys, 3)
     near = [i for i, d in enumerate(values) if d <= bound and not (hidden.size and hidden[first_row + i])]
-    np.testing.assert_array_equal(distances_of(keys[3:count]), distances[near])
+    np.testing.assert_array_equal(EstimateKeys(keys[3:count]).distances(), distances[near])
     rows = np.array(near, dtype=np.int64) + first_row
     np.testing.assert_array_equal(keys[3:count] & np.uint64(0xFFFFFFFF), ranks[rows] if ranks.size else rows)
     assert (keys[:3] == NONE).all()
@@ -201,7 +201,7 @@ def test_keys_order_like_distances(values, rows):
         [asymmetric.key_of(bits, row) for bits, row in zip(values.view(np.int32), numbers, strict=True)],
         dtype=np.uint64,
     )
-    np.testing.assert_array_equal(distances_of(keys), values)
+    np.testing.assert_array_equal(EstimateKeys(keys).distances(), values)
     np.testing.assert_array_equal([asymmetric.float_of_key(key) for key in keys], values)
     by_key = np.argsort(keys, kind="stable")
     by_value = np.lexsort((numbers, values))

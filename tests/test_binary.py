@@ -3,7 +3,6 @@
 import copy
 import pickle
 import threading
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
 from cbeindex import BinaryIndex, RangeResult, SearchResult
-from cbeindex.store import rowstore as segments
+from cbeindex._core.tuning import tuned
 from tests import oracles
-from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
+from tests.small import ALL, KINDS, VERY_SMALL, small_buckets, tune
 from tests.strategies import code_batches, some_codes
 
 MISSING = np.iinfo(np.int32).max
@@ -47,8 +46,7 @@ def index(codes):
 @pytest.fixture
 def small_buffer(monkeypatch):
     """A buffer of 8 rows that begins with room for 2, so that few rows make many segments."""
-    monkeypatch.setattr(segments, "_BUFFER_ROWS", 8)
-    monkeypatch.setattr(segments, "_LEAST_ROWS", 2)
+    tune(monkeypatch, buffer_rows=8, least_buffer_rows=2)
 
 
 def check_search(index, queries, codes, ids, k, **filters):
@@ -73,7 +71,7 @@ FILTERS = st.none() | st.lists(st.integers(-5, 60), max_size=30)
 def test_search_and_range_search(batch, k, allow, deny, data):
     """With ids out of order and several segments; filters may name unknown ids, or none."""
     ids = np.array(data.draw(st.permutations(range(0, 2 * len(batch.codes), 2))), dtype=np.int64)
-    with mock.patch.multiple(segments, _BUFFER_ROWS=8, _LEAST_ROWS=2):
+    with tuned(buffer_rows=8, least_buffer_rows=2):
         index = BinaryIndex(batch.n_bits)
         cut = data.draw(st.integers(1, 9))
         for start in range(0, len(ids), cut):
@@ -592,8 +590,7 @@ class TestReadersBesideAWriter:
         seen.append(newest)
 
     def test(self, monkeypatch):
-        monkeypatch.setattr(segments, "_BUFFER_ROWS", 32)
-        monkeypatch.setattr(segments, "_LEAST_ROWS", 2)
+        tune(monkeypatch, buffer_rows=32, least_buffer_rows=2)
         index, stop, seen, errors = BinaryIndex(self.N_BITS), threading.Event(), [], []
 
         def run(work, *arguments):

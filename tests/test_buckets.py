@@ -5,7 +5,6 @@ import pickle
 import subprocess
 import sys
 import threading
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -13,6 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import BinaryIndex, CBEIndex
+from cbeindex._core.tuning import tuned
 from cbeindex.search.buckets import Cells, Clusters, Substrings, Tables, bucket_maker
 from tests import oracles
 from tests.conftest import COMPILED, ROOT
@@ -97,7 +97,7 @@ def test_all_buckets_are_all_rows(stored, k, allow, deny, n_threads):
     stored.check(k, mode="cascade", **options)  # at a miss of 1e-3, in these cases
     if stored.kind == "substrings":
         for share in (32, NeverSpent()):  # most searches are left to a scan, or none
-            with mock.patch("cbeindex.search.buckets.substrings._BUDGET_SHARE", share):
+            with tuned(table_budget_share=share):
                 result = stored.check(k, mode="buckets", **options)
                 stored.check(k, **options)
             assert result.stats["mode"] == "buckets"
@@ -112,7 +112,7 @@ def test_some_buckets_have_some_rows(stored, k, allow, deny, share):
     exact = stored.exact(k, allow=allow, deny=deny)
     before = None
     for n_probes in (1, 2, 5, 40, ALL):
-        with mock.patch("cbeindex.search.buckets.substrings._BUDGET_SHARE", share):
+        with tuned(table_budget_share=share):
             result = stored.index.search(stored.queries, k, n_probes=n_probes, allow=allow, deny=deny)
         for query, (distances, ids) in enumerate(zip(*result, strict=True)):
             found = ids[ids >= 0].tolist()
@@ -135,7 +135,7 @@ def test_range_search(stored, allow, deny, share, data):
     near = oracles.hamming(stored.queries, stored.codes)
     levels = [0, 1, int(near.min()), int(np.median(near)), stored.index.n_bits - 1, stored.index.n_bits]
     for radius in {*levels, data.draw(st.integers(0, stored.index.n_bits))}:
-        with mock.patch("cbeindex.search.buckets.substrings._BUDGET_SHARE", share):
+        with tuned(table_budget_share=share):
             result = stored.index.range_search(stored.queries, radius, allow=allow, deny=deny)
         expected = oracles.within(stored.queries, stored.codes, stored.ids, radius, allow=allow, deny=deny)
         for got, want in zip(result, expected, strict=True):
@@ -477,9 +477,9 @@ SEARCHING = [
     ({"mode": "bucket"}, ValueError, "mode must be one of 'auto', 'scan', 'cascade', 'buckets', got 'bucket'"),
 ]
 WITHOUT = [
-    ({"n_probes": 2}, ValueError, "n_probes is the number of buckets visited, and this index has none, got 2"),
-    ({"n_probes": 2, "mode": "buckets"}, ValueError, "needs buckets, and this index has none"),
-    ({"mode": "buckets"}, ValueError, 'needs buckets, and this index has none: make it with buckets="clusters"'),
+    ({"n_probes": 2}, ValueError, "n_probes is the number of buckets visited, but this index has none, got 2"),
+    ({"n_probes": 2, "mode": "buckets"}, ValueError, "needs buckets, but this index has none"),
+    ({"mode": "buckets"}, ValueError, 'needs buckets, but this index has none: make it with buckets="clusters"'),
 ]
 
 
@@ -493,7 +493,7 @@ def test_what_cannot_be_searched_for(kind, n):
     vectors.add(X[:n])
     for options, error, message in SEARCHING + ([] if kind else WITHOUT):
         if kind is None and message.startswith("n_probes is") and "but mode" in message:
-            message = "and this index has none"
+            message = "but this index has none"
         for index, queries in ((binary, codes), (vectors, X)):
             for ask in (index.search, index.explain):
                 with pytest.raises(error, match=message if kind else f"{message}|this index has none"):

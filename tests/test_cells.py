@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import cells
 from cbeindex.kernels.distances import add_tails, transpose_tails
-from cbeindex.search import scan
+from cbeindex.search.cascade import Checks
 from cbeindex.store.segment import NO_RANKS
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, rankings
@@ -58,7 +58,7 @@ def test_visits_in_the_order_of_cells(case, n_first):
 @given(cases(widths=LONG, max_queries=6), st.data())
 def test_tails_in_columns_count_as_tails_in_rows(case, data):
     """Stage by stage, and with the same rows left out."""
-    stage_ends, prefix_bits, _ = scan.checks_of(case.codes, case.n_bits, NO_MISS)
+    stage_ends, prefix_bits, _ = Checks.of(case.codes, case.n_bits, NO_MISS)
     n, at = min(case.n_rows, 490), 19
     first, last = at // 16 * 16, -(-(at + n) // 16) * 16
     limits = np.array([[data.draw(st.integers(0, size)) for size in prefix_bits] for _ in case.queries])
@@ -85,7 +85,7 @@ def test_tails_in_columns_count_as_tails_in_rows(case, data):
 
 def nearest(case, k, hidden, ranks, miss=NO_MISS):
     """Call the kernel on a case; return keys and the number of rows measured."""
-    stage_ends, prefix_bits, z = scan.checks_of(case.codes, case.n_bits, miss)
+    stage_ends, prefix_bits, z = Checks.of(case.codes, case.n_bits, miss)
     keys = np.zeros((len(case.queries), k), dtype=np.uint64)
     tails = np.ascontiguousarray(case.queries[:, case.codes.n_head :])
     n_measured = cells.nearest(

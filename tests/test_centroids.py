@@ -10,6 +10,7 @@ from cbeindex.data.codes import to_words
 from cbeindex.search.buckets import centroids as module
 from cbeindex.search.buckets.centroids import Centroids
 from tests import oracles
+from tests.small import tune
 from tests.strategies import code_batches, some_codes
 
 pytestmark = pytest.mark.kernels
@@ -87,8 +88,7 @@ def test_means_are_rounded_to_four_weights(seed):
 
 def test_training_brings_centroids_near(monkeypatch):
     """Rows are nearer to trained centroids than to the rows they began with; and no cell starves beside a full one."""
-    monkeypatch.setattr(module, "_TRAINING_ROWS", 32)
-    monkeypatch.setattr(module, "_N_ROUNDS", 6)
+    tune(monkeypatch, kmeans_rows=32, kmeans_iterations=6)
     for seed in range(2):
         words = to_words(some_codes(np.random.default_rng(seed), 300, 256, 12, 0.15), 256)
         first = Centroids.of_codes(words[np.random.default_rng(seed).permutation(300)[:12]])

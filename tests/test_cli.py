@@ -21,9 +21,7 @@ from cbeindex import BinaryIndex, CBEIndex, __version__
 from cbeindex._core.tuning import tuned
 from cbeindex.cli import build as building
 from cbeindex.cli import main
-from cbeindex.search.buckets import clusters
 from cbeindex.storage import container as storage
-from cbeindex.store import rowstore as segments
 from tests.strategies import some_codes
 from tests.vector_file_bytes import binary, npz, vecs
 
@@ -209,12 +207,10 @@ def test_a_file_built_in_steps_is_mostly_in_use(large_rows, small_steps, folder,
     """Segments that are joined after they were saved leave gaps, which are closed if they are large."""
     rows = np.random.default_rng(0).standard_normal((320, 500), dtype=np.float32)
     np.save("long.npy", rows)
-    monkeypatch.setattr(segments, "_LARGE_ROWS", large_rows)
-    monkeypatch.setattr(segments, "_BUFFER_ROWS", 64)
     moved = []
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: moved.append(paths) or replace(*paths))
-    with tuned(cli_block_bytes=32 * 2_000):
+    with tuned(cli_block_bytes=32 * 2_000, large_segment_rows=large_rows, buffer_rows=64):
         assert run("build", "out.cbe", "long.npy", "--vectors", "float32") == 0
     assert len(small_steps) == 10
     file = storage.describe("out.cbe")
@@ -243,13 +239,11 @@ MEMORY = """
 import resource, sys
 from cbeindex._core.tuning import tuned
 from cbeindex.cli import main
-from cbeindex.store import rowstore as segments
 
-segments._BUFFER_BYTES, segments._LARGE_BYTES = 2**21, 2**23
 kept = ["--vectors", "float32"] if sys.argv[3:] else []
 peaks = []
 for name in sys.argv[1:3]:
-    with tuned(cli_block_bytes=2**21, cli_spill_bytes=2**22):
+    with tuned(cli_block_bytes=2**21, cli_spill_bytes=2**22, buffer_bytes=2**21, large_segment_bytes=2**23):
         assert main(["build", f"{name}.cbe", name, "--sample", "200", "--bits", "256", *kept]) == 0
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 print(peaks[1] - peaks[0])
@@ -447,10 +441,10 @@ def test_search_prints_what_the_library_finds(arguments, options, folder, capsys
         assert capsys.readouterr() == ("\n".join(expected) + "\n", "")
 
 
-def test_search_of_buckets(folder, capsys, monkeypatch):
+def test_search_of_buckets(folder, capsys):
     """Visiting a single bucket finds other answers than visiting all."""
-    monkeypatch.setattr(clusters, "LEAST_ROWS", 64)
-    index = fitted(X, buckets="clusters")
+    with tuned(least_cell_segment_rows=64):
+        index = fitted(X, buckets="clusters")
     index.save("buckets.cbe")
     found = []
     for n_probes in (1, 10**6):

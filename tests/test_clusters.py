@@ -10,10 +10,14 @@ from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.search import scan
-from cbeindex.search.buckets import Cells, Clusters, centroids, clusters
+from cbeindex.search.buckets import Cells, Clusters
 from cbeindex.search.buckets.centroids import Centroids
+from cbeindex.search.buckets.clusters import Probes
+from cbeindex.search.queries import CodeQueries
+from cbeindex.search.view import View
 from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests import oracles
+from tests.small import tune
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 
 pytestmark = pytest.mark.kernels
@@ -24,11 +28,8 @@ WIDTHS = (1, 63, 64, 65, 511, 513, 1_023, 1_024, 1_030, 2_100)
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
     """Cells of few rows, with less training; and a cascade inside of them that overlooks nothing."""
-    monkeypatch.setattr(clusters, "LEAST_ROWS", 20)
-    monkeypatch.setattr(centroids, "_TRAINING_ROWS", 4)
-    monkeypatch.setattr(centroids, "_N_ROUNDS", 2)
-    monkeypatch.setattr(clusters, "_N_ASKED", 16)
-    monkeypatch.setattr(clusters, "_MISS", 1e-300)
+    tune(monkeypatch, least_cell_segment_rows=20, kmeans_rows=4, kmeans_iterations=2, probe_sample_rows=16)
+    tune(monkeypatch, cell_miss=1e-300)
 
 
 def segment_of(batch, ids=None, removed=NOT_HIDDEN):
@@ -36,6 +37,13 @@ def segment_of(batch, ids=None, removed=NOT_HIDDEN):
     ids = np.arange(len(batch.codes)) if ids is None else ids
     codes = CodeRows.of(to_words(batch.codes, batch.n_bits), batch.n_bits)
     return Segment(ids, codes, {"half": ids.astype(np.float32) / 2}, removed)
+
+
+def nearest_in_cells(segment, n_bits, queries, k, probes, hidden, n_threads):
+    """Keys and visits of a search in some cells."""
+    task = CodeQueries(queries, n_bits, k, n_threads)
+    keys, visits = segment.buckets.search(View.whole(segment, hidden), task, Probes(*probes))
+    return keys.packed, visits
 
 
 def words_of(segment):
@@ -123,16 +131,16 @@ def test_equal_rows_share_a_cell():
     assert np.count_nonzero(np.diff(cells.offsets)) <= 3
     queries = to_words(batch.codes[:4], 70)
     for n_probes in (1, 5, 19, 20):
-        keys, visits = clusters.nearest(arranged, 70, queries, 5, n_probes, 0, NOT_HIDDEN, 1)
-        chosen = cells.choose(queries, n_probes, 0, NOT_HIDDEN)
-        assert visits[0] == np.diff(cells.offsets)[chosen].sum()
+        keys, visits = nearest_in_cells(arranged, 70, queries, 5, (n_probes, 0), NOT_HIDDEN, 1)
+        chosen = cells.choose(queries, Probes(n_probes, 0), NOT_HIDDEN)
+        assert visits.rows == np.diff(cells.offsets)[chosen].sum()
         check_nearest(arranged, queries, keys, chosen, NOT_HIDDEN)
 
 
 def check_nearest(segment, queries, keys, chosen, hidden):
     """Keys are those of the nearest rows in the chosen cells, by distance and rank."""
     distances = oracles.hamming(queries, words_of(segment))
-    offsets = segment.buckets.ends_of_cells()
+    offsets = segment.buckets.cell_ends()
     for query, near in enumerate(distances):
         rows = [row for c in chosen[query] for row in range(offsets[c], offsets[c + 1])]
         expected = oracles.best_keys(near, rows, keys.shape[1], hidden, segment.ranks)
@@ -150,9 +158,9 @@ def test_nearest_rows_of_the_nearest_cells(batch, n_cells, k, n_threads, data):
     by_distance = oracles.nearest_cells(queries[:, : cells.centroids.signs.shape[1]], cells.centroids)
     visible = np.ones(n, dtype=np.bool_) if not hidden.size else ~hidden
     n_wanted = data.draw(st.integers(0, int(visible.sum())))
-    before, sizes = None, np.diff(cells.ends_of_cells())
+    before, sizes = None, np.diff(cells.cell_ends())
     for n_probes in sorted({1, data.draw(st.integers(1, cells.n_cells)), cells.n_cells}):
-        chosen = cells.choose(queries, n_probes, n_wanted, hidden)
+        chosen = cells.choose(queries, Probes(n_probes, n_wanted), hidden)
         for query, those in enumerate(chosen):
             those = those[those < cells.n_cells]
             np.testing.assert_array_equal(those, by_distance[query, : len(those)])
@@ -161,17 +169,17 @@ def test_nearest_rows_of_the_nearest_cells(batch, n_cells, k, n_threads, data):
             assert visible[rows].sum() >= n_wanted
             if len(those) > n_probes:  # the last one was needed
                 assert visible[rows[: len(rows) - sizes[those[-1]]]].sum() < n_wanted
-        keys, visits = clusters.nearest(arranged, batch.n_bits, queries, k, n_probes, n_wanted, hidden, n_threads)
+        keys, visits = nearest_in_cells(arranged, batch.n_bits, queries, k, (n_probes, n_wanted), hidden, n_threads)
         assert keys.shape == (len(queries), min(k, n))
         check_nearest(arranged, queries, keys, chosen, hidden)
-        assert visits[0] == sizes[chosen].sum()
-        assert visits[1] <= visits[0]
-        assert visits[2] == np.count_nonzero(chosen < cells.n_cells)
+        assert visits.rows == sizes[chosen].sum()
+        assert visits.survivors <= visits.rows
+        assert visits.buckets == np.count_nonzero(chosen < cells.n_cells)
         if before is not None:
             assert (keys <= before).all()  # never worse with more cells
         before = keys
-    every = scan.nearest(arranged.codes, n, queries, k, hidden, arranged.ranks, 1)
-    np.testing.assert_array_equal(before, every)
+    every = scan.nearest(View.whole(arranged, hidden), CodeQueries(queries, batch.n_bits, k))
+    np.testing.assert_array_equal(before, every.packed)
 
 
 @pytest.mark.parametrize("n_bits", [100, 1_100])
@@ -179,20 +187,20 @@ def test_groups_of_queries_do_not_change_the_answer(monkeypatch, n_bits):
     batch = CodeBatch(n_bits, some_codes(np.random.default_rng(0), 600, n_bits, 20, 0.1), None)
     arranged = Clusters(n_bits).arrange(segment_of(batch))
     queries = to_words(batch.codes[:33], n_bits)
-    expected, counts = clusters.nearest(arranged, n_bits, queries, 7, 9, 60, NOT_HIDDEN, 1)
+    expected, counts = nearest_in_cells(arranged, n_bits, queries, 7, (9, 60), NOT_HIDDEN, 1)
     for n_queries, n_threads in ((1, 1), (1, 3), (6, 1), (6, 2), (100, 5)):
-        monkeypatch.setattr(clusters, "_GROUP_QUERIES", n_queries)
-        keys, same = clusters.nearest(arranged, n_bits, queries, 7, 9, 60, NOT_HIDDEN, n_threads)
+        tune(monkeypatch, cell_task_queries=n_queries)
+        keys, same = nearest_in_cells(arranged, n_bits, queries, 7, (9, 60), NOT_HIDDEN, n_threads)
         np.testing.assert_array_equal(keys, expected)
-        np.testing.assert_array_equal(same, counts)
-    keys, visits = clusters.nearest(arranged, n_bits, queries[:0], 7, 9, 60, NOT_HIDDEN, 2)
-    assert (keys.shape, visits.tolist()) == ((0, 7), [0, 0, 0])
+        assert same == counts
+    keys, visits = nearest_in_cells(arranged, n_bits, queries[:0], 7, (9, 60), NOT_HIDDEN, 2)
+    assert (keys.shape, visits) == ((0, 7), (0, 0, 0))
 
 
 def test_the_numbers_of_cells_that_hold_the_nearest(monkeypatch):
     """Counted here for all rows; of more rows than are asked, it is that of a sample."""
     n_bits, n = 128, 100
-    monkeypatch.setattr(clusters, "_N_ASKED", n)
+    tune(monkeypatch, probe_sample_rows=n)
     batch = CodeBatch(n_bits, some_codes(np.random.default_rng(2), n, n_bits, 9, 0.2), None)
     arranged = Clusters(n_bits, 12).arrange(segment_of(batch))
     cells, words = arranged.buckets, words_of(arranged)
@@ -216,12 +224,12 @@ def test_how_many_cells_to_visit(n_cells, n_probes):
     """More for more answers, as measured at 10, 100 and 1,000; never more than there are."""
     measured = tuple(min(n_probes * factor, n_cells) for factor in (1, 2, 8))
     cells = cells_of(10 * n_cells, n_cells, measured)
-    assert cells.probes_for(10) == cells.probes_for(1) == measured[0]
+    assert cells.default_probes(10) == cells.default_probes(1) == measured[0]
     # A number that is not measured is rounded up, and so may be what rounding leaves of one that is.
-    assert measured[1] <= cells.probes_for(100) <= measured[1] + 1
-    assert measured[2] <= cells.probes_for(1_000) <= measured[2] + 1
-    assert cells.probes_for(3_000) == min(n_cells, 3 * measured[2])
-    wanted = [cells.probes_for(k) for k in (1, 10, 11, 40, 1_000, 10**9)]
+    assert measured[1] <= cells.default_probes(100) <= measured[1] + 1
+    assert measured[2] <= cells.default_probes(1_000) <= measured[2] + 1
+    assert cells.default_probes(3_000) == min(n_cells, 3 * measured[2])
+    wanted = [cells.default_probes(k) for k in (1, 10, 11, 40, 1_000, 10**9)]
     assert wanted == sorted(wanted)
     assert all(isinstance(n, int) and measured[0] <= n <= n_cells for n in wanted)
     assert wanted[-1] == n_cells

@@ -26,6 +26,7 @@ from tests import sample_indexes
 from tests.conftest import CHECKS_BOUNDS, COMPILED
 from tests.crafted_files import build, footer_of
 from tests.sample_indexes import small_sizes, some_rows
+from tests.small import tune
 from tests.strategies import some_codes
 
 resource = pytest.importorskip("resource")
@@ -51,7 +52,7 @@ class NeverSpent(int):
 @pytest.fixture(scope="module", autouse=True)
 def _small_sizes():
     with small_sizes(), pytest.MonkeyPatch.context() as patch:
-        patch.setattr("cbeindex.search.buckets.substrings._BUDGET_SHARE", NeverSpent())  # or a scan would be cheaper
+        tune(patch, table_budget_share=NeverSpent())  # or a scan would be cheaper
         patch.setattr(_files, "_sync", lambda descriptor: None)  # thousands of files that need not last
         yield
 
@@ -535,7 +536,7 @@ class TestOtherContent:
 
     @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt(), AttributeError("a bug")])
     @pytest.mark.parametrize(
-        "where", ["store.rowstore.RowStore.restore", "index.Geometry.of", "storage.segments.CodeRows.empty"]
+        "where", ["store.rowstore.RowStore.restore", "distances.codec.Geometry.of", "storage.segments.CodeRows.empty"]
     )
     def test_only_the_file_makes_a_file_corrupt(self, path, monkeypatch, where, error):
         save(vectors_in_cells, path)
@@ -828,7 +829,7 @@ class TestNonsense:
         index = CBEIndex.load(path)
         other = CBEIndex(6, 16, metric="l2", vectors="float32", encoder=index.encoder)
         for way in (lambda: index.ids, lambda: other.merge(index)):
-            with pytest.raises(CorruptIndexFileError, match=r"id \d+ must not be there twice"):
+            with pytest.raises(CorruptIndexFileError, match=r"id \d+ must not occur twice"):
                 way()
         assert len(other) == 0
 

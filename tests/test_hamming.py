@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import hamming
-from cbeindex.search.scan import room_for_scan
+from cbeindex.search.scan import allocate_scan_state
 from tests import oracles
 from tests.conftest import COMPILED, ROOT
 from tests.kernel_cases import NO_KEY, keys_of, stored, tails_of
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.kernels
 
 def scan(queries, rows, hidden, ranks, cuts, bound, stage_ends, keys):
     """Scan the rows between cuts, one part after the other."""
-    state, tails = room_for_scan(*keys.shape), tails_of(queries, rows)
+    state, tails = allocate_scan_state(*keys.shape), tails_of(queries, rows)
     for start, stop in itertools.pairwise(cuts):
         hamming.scan(
             queries, tails, rows.head, rows.tail, hidden, ranks, cuts[0], start, stop, cuts[-1], bound, stage_ends,

@@ -10,14 +10,18 @@ import scipy.sparse
 
 from cbeindex import CBEIndex, CirculantEncoder
 from cbeindex._core.tuning import tuned
+from cbeindex.distances.estimator import Geometry
+from cbeindex.distances.metrics import Metric
 from cbeindex.kernels import asymmetric
+from cbeindex.store.segment import Segment
 from tests import oracles, vector_oracles
-from tests.small import small_buckets
+from tests.small import small_buckets, tune
 from tests.vector_oracles import clustered
 
 METRIC_NAMES = ("cosine", "l2", "ip")
-# Below, at and above the 512 bits where codes get a tail and the cascade begins; below and above the dimension.
-SHAPES = [(24, 16), (24, 64), (24, 600)]
+# Below and above the dimension, 512 bits (where codes are no longer short) and 1,024 bits (where codes get a tail and
+# the cascade begins).
+SHAPES = [(24, 16), (24, 64), (24, 600), (24, 1_100)]
 N = 60
 X = clustered(N, 24)
 X[7] = X[3]
@@ -37,7 +41,7 @@ def dense(rows):
 
 
 def modes_of(n_bits):
-    return ("auto", "scan", "cascade") if n_bits > 512 else ("auto", "scan")
+    return ("auto", "scan", "cascade") if n_bits > 1_024 else ("auto", "scan")
 
 
 def check(result, expected):
@@ -50,10 +54,16 @@ def check(result, expected):
 @pytest.fixture
 def early(monkeypatch):
     """Indexes that fit themselves on 20 rows."""
-    monkeypatch.setattr("cbeindex.store.ingest._FIRST_ROWS", 20)
-    monkeypatch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 4)
+    tune(monkeypatch, first_rows=20, least_first_rows=4)
 
 
+@pytest.fixture
+def always_cascade(monkeypatch):
+    """A cascade that no query leaves for a scan, however many rows survive the head."""
+    tune(monkeypatch, cascade_row_words=1, cascade_row_words_of_few=1)
+
+
+@pytest.mark.usefixtures("always_cascade")
 class TestAgainstBruteForce:
     """With all rows as candidates, what is exact is exact, and what is estimated is as explicit matrices have it."""
 
@@ -71,6 +81,7 @@ class TestAgainstBruteForce:
                     check(result, expected)
                     assert result.errors is None
                     assert result.stats["rerank"] == "exact"
+                    assert ("survivors" in result.stats) == (mode == "cascade")
             check(index.search(QUERIES, k), expected)
 
     @pytest.mark.parametrize("metric", METRIC_NAMES)
@@ -111,7 +122,7 @@ class TestAgainstBruteForce:
 
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     @pytest.mark.parametrize("rerank", [None, "asymmetric", "exact"])
-    @pytest.mark.parametrize("n_bits", [64, 600])
+    @pytest.mark.parametrize("n_bits", [64, 600, 1_100])
     def test_filters(self, metric, rerank, n_bits):
         """What the whole order leaves when other ids are struck out; k answers still come."""
         index = index_of(n_bits, metric=metric, vectors="float32")
@@ -132,6 +143,24 @@ class TestAgainstBruteForce:
                 for ids, row in zip(result.ids, whole, strict=True):
                     left = [id_ for id_ in row.tolist() if id_ in permitted][:4]
                     assert ids.tolist() == left + [-1] * (4 - len(left))
+
+    @pytest.mark.parametrize("metric", METRIC_NAMES)
+    @pytest.mark.parametrize("kept", ["float32", "float16"])
+    def test_the_cascade_and_exact_distances(self, metric, kept):
+        """Tight clusters of twenty rows: heads rule out other clusters, and the candidates are a whole cluster."""
+        rng = np.random.default_rng(4)
+        centres = rng.standard_normal((150, 32))
+        centres *= 4 / np.linalg.norm(centres, axis=1, keepdims=True)  # so that the nearest by "ip" are in the cluster
+        rows = (np.tile(centres, (20, 1)) + 0.1 * rng.standard_normal((3_000, 32))).astype(np.float32)
+        queries = (centres[:10] + 0.1 * rng.standard_normal((10, 32))).astype(np.float32)
+        index = index_of(1_100, rows, metric=metric, vectors=kept)
+        expected = vector_oracles.nearest(metric, queries, rows.astype(kept), list(range(3_000)), 5)
+        result = index.search(queries, 5, "cascade", "exact", n_candidates=20)
+        check(result, expected)
+        assert 10 * 20 <= result.stats["survivors"] < 10 * 3_000 / 4
+        estimated = index.search(queries, 5, "cascade", "asymmetric", n_candidates=20)
+        scanned = index.search(queries, 5, "scan", "asymmetric", n_candidates=3_000)
+        np.testing.assert_array_equal(estimated.ids, scanned.ids)
 
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     @pytest.mark.parametrize("fitted", [True, False])
@@ -324,7 +353,7 @@ class TestFeeding:
         self.check_equal(index, other)
 
     def test_bytes_bound_the_first_rows(self, monkeypatch):
-        monkeypatch.setattr("cbeindex.store.ingest._FIRST_BYTES", 40 * 24 * 4)
+        tune(monkeypatch, first_bytes=40 * 24 * 4)
         index = CBEIndex(24)
         index.add(X[:39])
         assert not index.is_fitted
@@ -419,7 +448,7 @@ def test_the_last_id(early):
     for n in (1, 5, 30):
         index = CBEIndex(24)
         index.add(X[:17], [*range(16), 2**63 - 1])
-        with pytest.raises(ValueError, match="no new ids after 9223372036854775807; give ids"):
+        with pytest.raises(ValueError, match="no new ids after 9223372036854775807; pass ids"):
             index.add(X[:n])
         assert index.ids.tolist() == [*range(16), 2**63 - 1]
 
@@ -533,7 +562,7 @@ class TestSparse:
 
     def test_long_vectors(self, monkeypatch):
         """Fits on its first rows, of which there are as few as allowed."""
-        monkeypatch.setattr("cbeindex.store.ingest._FIRST_BYTES", 2**12)
+        tune(monkeypatch, first_bytes=2**12)
         dim = 2**17
         rows = scipy.sparse.random_array((50, dim), density=1e-3, format="csr", rng=0, dtype=np.float32)
         index = CBEIndex(dim, 256)
@@ -718,9 +747,9 @@ def test_explain():
     assert explanation.ways["scan"] == (60, 60 * 80)
     assert explanation.splitlines()[1] == "-> scan: about 60 rows and 4,800 bytes a query"
     as_asked = index.explain(QUERIES[0], 3, mode="cascade", rerank=None)
-    assert as_asked.splitlines()[0] == "1 queries, 3 of 60 vectors each: as asked"
+    assert as_asked.splitlines()[0] == "1 queries, 3 of 60 vectors each: as requested"
     assert as_asked.mode == "cascade"
-    # Codes of 600 bits are looked at whole.
+    # Codes of 600 bits are compared whole.
     assert as_asked.splitlines()[2] == "-> cascade: about 60 rows and 4,800 bytes a query"
     with pytest.raises(ValueError, match="n_candidates must be at least k"):
         index.explain(QUERIES, 3, n_candidates=2)
@@ -880,8 +909,7 @@ class TestProgress:
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
     """More rows than one task has, so that several threads share them, or their queries; and many equal rows."""
-    monkeypatch.setattr("cbeindex.search.rerank.BLOCK_ROWS", 64)
-    monkeypatch.setattr("cbeindex.search.pipeline._LEAST_QUERY_ROWS", n_of_a_thread)
+    tune(monkeypatch, least_scan_task_rows=512, least_thread_queries=n_of_a_thread)
     rows = np.tile(X, (10, 1))
     index = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
     index.add(rows, n_threads=3)
@@ -905,7 +933,7 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
 
 def test_threads_do_not_matter_to_the_cascade(monkeypatch):
     """Its first queries say that it does not pay: those that come after them are scanned, on any number of threads."""
-    monkeypatch.setattr("cbeindex.search.scan._ROW_IN_WORDS", 1_000)
+    tune(monkeypatch, cascade_row_words=1_000)
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((1_300, 64)).astype(np.float32)
     rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))
@@ -954,3 +982,48 @@ def test_kernels_are_compiled_for_one_layout():
     index.range_search(QUERIES, 0.5)
     for kernel in (asymmetric.scan, asymmetric.weigh_rows):
         assert len(getattr(kernel, "signatures", [1])) == 1
+
+
+@pytest.mark.parametrize("buckets", [None, "clusters", "substrings"])
+def test_explain_counts_the_rows_that_search_scans(buckets):
+    """Ids that are not in the index do not make a filter allow more rows."""
+    with small_buckets():
+        index = index_of(vectors="float32", buckets=buckets)
+        for allow in ([1, 2, *range(1_000, 3_000)], [*range(40), *range(1_000, 3_000)], [*range(1_000, 3_000)]):
+            text = index.explain(QUERIES, 3, "scan", allow=allow)
+            result = index.search(QUERIES, 3, "scan", allow=allow)
+            assert text.ways["scan"].rows == result.stats["rows"]
+        assert "only the 2 allowed rows are scanned" in index.explain(QUERIES, 3, allow=[1, 2, *range(1_000, 3_000)])
+
+
+def counting(monkeypatch, owner, name, size=lambda *args: 1):
+    """Add up `size` of the arguments of each call of a method."""
+    counts, method = [], getattr(owner, name)
+
+    def counted(*args):
+        counts.append(size(*args))
+        return method(*args)
+
+    monkeypatch.setattr(owner, name, counted)
+    return counts
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+def test_nothing_is_done_twice_when_an_index_fits_itself(metric, early, monkeypatch):
+    checked = counting(monkeypatch, Metric, "check", lambda metric, source, first, rows: len(rows))
+    geometries = counting(monkeypatch, Geometry, "of")
+    index = CBEIndex(24, 64, metric=metric, vectors="float16")
+    for start in range(0, N, 15):
+        index.add(X[start : start + 15])
+    assert index.is_fitted
+    assert sum(checked) == N
+    assert len(geometries) == 1
+
+
+def test_batches_of_a_search_share_its_filters(monkeypatch):
+    tune(monkeypatch, least_thread_queries=1, query_rows=2)
+    index = index_of(vectors="float32")
+    looked_up = counting(monkeypatch, Segment, "rows_among")
+    index.search(QUERIES, 3, allow=range(40), n_threads=2)
+    index.range_search(QUERIES, 0.5, deny=range(40), n_threads=2)
+    assert len(looked_up) == 2

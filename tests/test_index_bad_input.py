@@ -100,7 +100,7 @@ ANY_INDEX = [
     (lambda i: i.search(ONE, True), TypeError, "k must be an integer, got bool"),
     (lambda i: i.search(ONE, None), TypeError, "k must be an integer, got NoneType"),
     (lambda i: i.search(ONE, 3, "fast"), ValueError, "'auto', 'scan', 'cascade', 'buckets', got 'fast'"),
-    (lambda i: i.search(ONE, 3, "buckets"), ValueError, "needs buckets, and this index has none"),
+    (lambda i: i.search(ONE, 3, "buckets"), ValueError, "needs buckets, but this index has none"),
     (lambda i: i.search(ONE, 3, None), ValueError, "mode must be one of"),
     (lambda i: i.search(ONE, 3, rerank="best"), ValueError, "rerank must be one of 'asymmetric', 'exact', 'auto'"),
     (lambda i: i.search(ONE, 3, rerank=True), ValueError, "rerank must be one of"),

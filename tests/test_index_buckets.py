@@ -9,7 +9,7 @@ import scipy.sparse
 
 from cbeindex import CBEIndex
 from tests import vector_oracles
-from tests.small import ALL, KINDS, buckets_of, check_equal, small_buckets
+from tests.small import ALL, KINDS, buckets_of, check_equal, small_buckets, tune
 from tests.vector_oracles import clustered
 
 METRIC_NAMES = ("cosine", "l2", "ip")
@@ -228,7 +228,7 @@ def test_work_on_an_index_of_vectors(kind, fit):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_threads_do_not_matter_to_vectors(kind, metric, n_of_a_thread, monkeypatch):
-    monkeypatch.setattr("cbeindex.search.pipeline._LEAST_QUERY_ROWS", n_of_a_thread)
+    tune(monkeypatch, least_thread_queries=n_of_a_thread)
     index, _ = pair(kind, 64, np.tile(X, (2, 1)), size=100, metric=metric, vectors="float32")
     for rerank in RERANKS:
         for options in ({}, {"n_probes": 2}, {"mode": "buckets", "deny": range(100)}):
@@ -279,7 +279,7 @@ def test_explain_for_vectors(kind):
         assert text.ways["buckets"].rows <= 110
         assert [line[:2] for line in text.splitlines()[1:]].count("->") == 1
     few = index.explain(QUERIES, 3, allow=[1, 2])
-    assert "only the 2 rows that are allowed" in few
+    assert "only the 2 allowed rows" in few
     assert (few.mode, few.ways) == ("scan", {"scan": (2, 16)})
     with pytest.raises(ValueError, match="n_probes must be at least 1"):
         index.explain(QUERIES, 3, n_probes=0)

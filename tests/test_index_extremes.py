@@ -72,7 +72,7 @@ def test_options_that_there_are_none_for(data):
     index = CBEIndex(32).fit(X)
     with pytest.raises(ValueError, match="this index has none, got 3"):
         index.search(X[0], n_probes=3)
-    with pytest.raises(ValueError, match="needs buckets, and this index has none"):
+    with pytest.raises(ValueError, match="needs buckets, but this index has none"):
         BinaryIndex(64).search(np.zeros(8, dtype=np.uint8), 3, "buckets")
     tiny = CBEIndex(32, vectors="float16").fit(X)
     with pytest.raises(ValueError, match="row 1 has only values below"):

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from cbeindex import BinaryIndex, CBEIndex
-from tests.small import small_buckets
+from tests.small import small_buckets, tune
 
 DIM, ROWS, N_FORKS = 16, 8, 20
 
@@ -24,9 +24,7 @@ pytestmark = [
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch):
-    monkeypatch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 64)
-    monkeypatch.setattr("cbeindex.store.rowstore._BUCKETS_BUFFER_ROWS", 64)
-    monkeypatch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
+    tune(monkeypatch, buffer_rows=64, bucket_buffer_rows=64, least_buffer_rows=2)
 
 
 def in_a_child(work):

@@ -2,7 +2,6 @@
 
 import copy
 import pickle
-from unittest import mock
 
 import numpy as np
 import pytest
@@ -14,7 +13,7 @@ from cbeindex import CBEIndex
 from tests import vector_oracles
 from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 
-N_POOL, N_IDS, N_FIRST = 12, 60, VERY_SMALL["store.ingest._FIRST_ROWS"]
+N_POOL, N_IDS, N_FIRST = 12, 60, VERY_SMALL["first_rows"]
 
 
 class IndexAgainstDict(RuleBasedStateMachine):
@@ -30,7 +29,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         seed=st.integers(0, 9),
     )
     def start(self, metric, n_bits, buckets, seed):
-        self.patches: list = [small_buckets(VERY_SMALL), mock.patch("cbeindex.search.pipeline._SURE", 9.0)]
+        self.patches: list = [small_buckets(VERY_SMALL | {"knn_sigmas": 9.0, "range_sigmas": 9.0})]
         for patch in self.patches:
             patch.__enter__()
         self.pool = vector_oracles.clustered(N_POOL, 16, seed, n_centres=3)

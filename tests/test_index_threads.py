@@ -13,6 +13,7 @@ import pytest
 
 from cbeindex import BinaryIndex, CBEIndex
 from tests.conftest import ROOT
+from tests.small import tune
 
 DIM, ROWS, ALIVE, SECONDS = 16, 8, 3, 1.0
 
@@ -104,8 +105,7 @@ def run_together(index, works, seconds):
 
 @pytest.fixture(autouse=True)
 def small_segments(monkeypatch):
-    monkeypatch.setattr("cbeindex.store.rowstore._BUFFER_ROWS", 32)
-    monkeypatch.setattr("cbeindex.store.rowstore._LEAST_ROWS", 2)
+    tune(monkeypatch, buffer_rows=32, least_buffer_rows=2)
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -132,8 +132,7 @@ def test_readers_beside_a_writer(fitted):
 
 def test_readers_while_it_fits(monkeypatch):
     """Many small indexes, each of which fits itself while it is read: before, after, and nothing between."""
-    monkeypatch.setattr("cbeindex.store.ingest._FIRST_ROWS", 3 * ROWS)
-    monkeypatch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 2)
+    tune(monkeypatch, first_rows=3 * ROWS, least_first_rows=2)
     for _ in range(6):
         index, seen, written = CBEIndex(DIM, 64, metric="l2", vectors="float32"), [], threading.Event()
 
@@ -211,8 +210,7 @@ def do_anything(index, other, of, path, choose):
 )
 def test_ten_threads_that_do_anything(make, of, tmp_path, monkeypatch):
     """Two indexes, each also merged into the other: nothing fails, nothing waits for ever, and all rows are whole."""
-    monkeypatch.setattr("cbeindex.store.ingest._FIRST_ROWS", 60)
-    monkeypatch.setattr("cbeindex.store.ingest._LEAST_FIRST_ROWS", 2)
+    tune(monkeypatch, first_rows=60, least_first_rows=2)
     indexes, numbers = [make(0), make(1)], iter(range(10))
 
     def work(_, stop):

@@ -1,8 +1,9 @@
-"""The planner: every way a search can go, the reason it gives, what it costs, and what it refuses."""
+"""The planner: every plan it can make, the reason it gives, what it costs, and what it refuses."""
 
 import copy
 import pickle
 import re
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -11,19 +12,28 @@ from hypothesis import strategies as st
 
 from cbeindex.search.buckets import Cells, Tables
 from cbeindex.search.buckets.centroids import Centroids
-from cbeindex.search.planner import Explanation, n_allowed, plan, ways
-from cbeindex.store.segment import Part
+from cbeindex.search.plan import Explanation
+from cbeindex.search.planner import costs, plan
+from cbeindex.search.request import IdFilter, IndexTraits, SearchRequest
+from cbeindex.store.segment import NOT_HIDDEN, Segment
+from tests.small import tune
 
 
 @pytest.fixture(autouse=True)
 def constants(monkeypatch):
-    """The logic is tested here; where the ways cross is measured, and may move."""
-    monkeypatch.setattr("cbeindex.search.planner._LEAST_CANDIDATES", 640)
-    monkeypatch.setattr("cbeindex.search.planner._CASCADE_BITS", 2048)
-    monkeypatch.setattr("cbeindex.search.planner._CASCADE_SHARE", 64)
-    monkeypatch.setattr("cbeindex.search.planner._BUCKETS_BYTE", 2)
-    monkeypatch.setattr("cbeindex.search.planner._BATCH", 4)
-    monkeypatch.setattr("cbeindex.search.planner._FEW_ANSWERS", 64)
+    """The logic is tested here; where one mode overtakes another is measured, and may move."""
+    tune(monkeypatch, least_candidates=640, cascade_bits=2048, cascade_share=64, cell_byte_cost=2, batch_queries=4)
+    tune(monkeypatch, most_substring_results=64)
+
+
+def rows(n_rows, buckets=None):
+    """A segment without codes, and ids that are all 0: without a filter the planner reads sizes only."""
+    return Segment(np.broadcast_to(np.int64(0), n_rows), None, {}, NOT_HIDDEN, buckets=buckets)
+
+
+def rows_from(first, n_rows):
+    """A segment with consecutive ids."""
+    return Segment(np.arange(first, first + n_rows), None, {}, NOT_HIDDEN)
 
 
 def cells(n_rows, n_cells=1_000, n_probes=20, n_words=16):
@@ -32,42 +42,60 @@ def cells(n_rows, n_cells=1_000, n_probes=20, n_words=16):
     needed = tuple(min(n_cells, n_probes * factor) for factor in (1, 3, 10))
     codes = np.zeros((n_cells, 3, n_words), dtype=np.uint64)
     centroids = Centroids(codes[:, 0], codes[:, 1:])
-    return Part(n_rows, Cells(centroids, offsets, needed))
+    return rows(n_rows, Cells(centroids, offsets, needed))
 
 
 def tables(n_rows, n_tables=16, table_bits=16):
-    """Tables without entries: the planner looks at sizes only."""
+    """Tables without entries."""
     entries = np.broadcast_to(np.int32(0), (n_tables, 2**table_bits + 1))
-    rows = np.broadcast_to(np.int32(0), (n_tables, n_rows))
-    return Part(n_rows, Tables(table_bits, np.arange(n_tables), entries, rows))
+    places = np.broadcast_to(np.int32(0), (n_tables, n_rows))
+    return rows(n_rows, Tables(table_bits, np.arange(n_tables), entries, places))
 
 
-def asked(n_rows=100_000, **changes):
-    """A plan of CBEIndex, for an index of one segment without buckets unless there are `parts`."""
-    defaults = {
-        "n_bits": 1024, "parts": [Part(n_rows, None)], "metric": "cosine", "has_vectors": False, "k": 10,
-        "mode": "auto", "buckets": None, "rerank": "auto", "n_candidates": None,
-    }  # fmt: skip
-    return plan(**(defaults | changes))
+TRAITS = ("n_bits", "metric", "buckets", "keeps_vectors", "can_estimate", "n_values", "is_fitted")
 
 
-def asked_in_hamming_space(n_rows=100_000, **changes):
+def planned(n_rows=100_000, *, parts=None, n_allowed=None, **changes):
+    """A plan of CBEIndex, for an index of one segment without buckets unless there are `parts`.
+
+    `n_allowed` is the number of allowed rows, evenly spread over the one segment.
+    """
+    options = {"n_bits": 1024, "metric": "cosine", "rerank": "auto", "k": 10, "n_queries": 1} | changes
+    traits = IndexTraits(**{name: options.pop(name) for name in TRAITS if name in options})
+    parts = [rows(n_rows)] if parts is None else parts
+    ids = None
+    if n_allowed is not None:
+        parts = [replace(part, ids=np.arange(part.n_rows)) for part in parts]
+        ids = np.linspace(0, parts[0].n_rows - 1, n_allowed).astype(np.int64)
+    return traits, plan(traits, SearchRequest(**options, ids=IdFilter(ids)), parts)
+
+
+def asked(*args, **changes):
+    return planned(*args, **changes)[1]
+
+
+def asked_in_hamming_space(*args, **changes):
     """A plan of BinaryIndex."""
-    defaults = {"n_bits": 1024, "parts": [Part(n_rows, None)], "k": 10, "mode": "auto", "buckets": None}
-    return plan(**(defaults | changes))
+    return asked(*args, **{"metric": "hamming", "rerank": None} | changes)
+
+
+def costs_of(n_bits, parts, k, buckets, n_probes, n_allowed=None):
+    mode = "auto" if buckets is not None else "scan"
+    options = {"metric": "hamming", "rerank": None, "mode": mode, "n_probes": n_probes}
+    return costs(*planned(parts=parts, n_bits=n_bits, k=k, buckets=buckets, n_allowed=n_allowed, **options))
 
 
 @pytest.mark.parametrize(
     ("changes", "mode", "rerank", "n_candidates", "reason"),
     [
         ({}, "scan", "asymmetric", 640, "codes only; scan, because codes of 1024 bits are not .*; the nearest 640"),
-        ({"has_vectors": True}, "scan", "exact", 640, "rerank='exact', because the index keeps vectors"),
-        ({"has_vectors": True, "rerank": "asymmetric"}, "scan", "asymmetric", 640, "640 by Hamming distance"),
+        ({"keeps_vectors": True}, "scan", "exact", 640, "rerank='exact', because the index keeps vectors"),
+        ({"keeps_vectors": True, "rerank": "asymmetric"}, "scan", "asymmetric", 640, "640 by Hamming distance"),
         ({"k": 100}, "scan", "asymmetric", 800, "the nearest 800 by Hamming distance are re-ranked"),
         ({"n_bits": 512}, "scan", "asymmetric", None, "is estimated, because codes of 512 bits are short"),
         ({"metric": "l2"}, "scan", "asymmetric", None, "norms count under 'l2'"),
         ({"metric": "ip"}, "scan", "asymmetric", None, "norms count under 'ip'"),
-        ({"n_rows": 5_120}, "scan", "asymmetric", None, "every row is looked at; .* there are only 5,120"),
+        ({"n_rows": 5_120}, "scan", "asymmetric", None, "every row is scanned; .* there are only 5,120"),
         ({"n_rows": 5_121}, "scan", "asymmetric", 640, "640"),
         ({"n_rows": 0}, "scan", "asymmetric", None, "there are only 0"),
         ({"parts": []}, "scan", "asymmetric", None, "there are only 0"),
@@ -79,19 +107,19 @@ def asked_in_hamming_space(n_rows=100_000, **changes):
         ({"n_bits": 2048, "rerank": None, "n_queries": 4}, "scan", None, None, "2048 bits are not long enough for the"),
         ({"n_bits": 4096, "rerank": None, "n_queries": 4}, "cascade", None, None, "512 of 4096 bits rule"),
         ({"n_bits": 2048, "rerank": None, "n_rows": 639}, "scan", None, None, "too large a share"),
-        ({"n_bits": 2048, "metric": "l2"}, "scan", "asymmetric", None, "every row is looked at"),
+        ({"n_bits": 2048, "metric": "l2"}, "scan", "asymmetric", None, "every row is scanned"),
         ({"mode": "cascade", "metric": "l2"}, "cascade", "asymmetric", 640, "640"),
         ({"mode": "cascade", "n_rows": 10}, "cascade", "asymmetric", 640, "640"),
-        ({"mode": "cascade", "n_bits": 513, "rerank": None}, "cascade", None, None, "as asked"),
-        ({"mode": "scan", "rerank": None}, "scan", None, None, "as asked"),
+        ({"mode": "cascade", "n_bits": 513, "rerank": None}, "cascade", None, None, "as requested"),
+        ({"mode": "scan", "rerank": None}, "scan", None, None, "as requested"),
         ({"n_candidates": 10}, "scan", "asymmetric", 10, "scan, because"),
         ({"n_candidates": 70, "n_bits": 64, "metric": "ip"}, "scan", "asymmetric", 70, "not long enough"),
         ({"can_estimate": False}, "scan", None, None, "its encoder is not linear"),
-        ({"can_estimate": False, "has_vectors": True, "n_bits": 64}, "scan", "exact", 640, "640 by Hamming distance"),
-        ({"n_allowed": 6_250}, "scan", "asymmetric", 640, "only the 6,250 rows that are allowed are looked at"),
-        ({"n_allowed": 6_250, "n_bits": 2048}, "scan", "asymmetric", 640, "only the 6,250 rows"),
+        ({"can_estimate": False, "keeps_vectors": True, "n_bits": 64}, "scan", "exact", 640, "640 by Hamming distance"),
+        ({"n_allowed": 6_250}, "scan", "asymmetric", 640, "only the 6,250 allowed rows are scanned"),
+        ({"n_allowed": 6_250, "n_bits": 2048}, "scan", "asymmetric", 640, "only the 6,250 allowed rows"),
         ({"n_allowed": 6_251, "n_bits": 2048}, "cascade", "asymmetric", 640, "cascade, because"),
-        ({"n_allowed": 0, "mode": "cascade", "rerank": None}, "cascade", None, None, "only the 0 rows"),
+        ({"n_allowed": 0, "mode": "cascade", "rerank": None}, "cascade", None, None, "only the 0 allowed rows"),
     ],
 )  # fmt: skip
 def test_ways_without_buckets(changes, mode, rerank, n_candidates, reason):
@@ -107,56 +135,56 @@ def test_ways_without_buckets(changes, mode, rerank, n_candidates, reason):
     [(160, 2048, False), (161, 2048, True), (160, 2049, True), (160, 0, False)],
 )
 def test_few_short_vectors_are_read_without_estimates(n_candidates, n_values, estimates):
-    way = asked(has_vectors=True, rerank="exact", n_candidates=n_candidates, n_values=n_values)
+    way = asked(keeps_vectors=True, rerank="exact", n_candidates=n_candidates, n_values=n_values)
     assert way.estimates == estimates
 
 
 CLUSTERS = {"buckets": "clusters", "parts": [cells(100_000)]}
 CROWDED = {"buckets": "clusters", "parts": [cells(100_000, n_probes=600)]}
 SUBSTRINGS = {"buckets": "substrings", "parts": [tables(100_000)]}
-NOT_YET = [{"buckets": kind, "parts": [Part(1_000, None)]} for kind in ("clusters", "substrings")]
+NOT_YET = [{"buckets": kind, "parts": [rows(1_000)]} for kind in ("clusters", "substrings")]
 
 
 @pytest.mark.parametrize(
     ("changes", "mode", "n_candidates", "reason"),
     [
         (CLUSTERS, "buckets", None, "buckets, because the cells that hold the nearest rows have 2 in 100 of all rows"),
-        (CLUSTERS | {"k": 1_000}, "buckets", None, "have 20 in 100 of all rows; .* rows of a cell stand together"),
-        (CLUSTERS | {"k": 10_000}, "scan", None, "have 100 in 100 of all rows, and every row is looked at"),
-        (CLUSTERS | {"n_bits": 512}, "buckets", None, "2 in 100 .* estimated, because rows of a cell stand together"),
+        (CLUSTERS | {"k": 1_000}, "buckets", None, "have 20 in 100 of all rows; .* are stored contiguously"),
+        (CLUSTERS | {"k": 10_000}, "scan", None, "have 100 in 100 of all rows, and every row is scanned"),
+        (CLUSTERS | {"n_bits": 512}, "buckets", None, "2 in 100 .* estimated, because rows of a cell are stored"),
         (CLUSTERS | {"n_bits": 1536}, "buckets", 640, "2 in 100"),
         (CLUSTERS | {"n_bits": 4096}, "buckets", 640, "2 in 100 .*; the nearest 640 by Hamming distance"),
         (CLUSTERS | {"n_bits": 4096, "metric": "l2"}, "buckets", None, "2 in 100 .* norms count under 'l2'"),
         (CLUSTERS | {"rerank": None}, "buckets", None, "2 in 100"),
         (CLUSTERS | {"n_candidates": 50}, "buckets", 50, "2 in 100"),
-        (CLUSTERS | {"n_probes": 900}, "buckets", None, "900 of them are to be visited"),
+        (CLUSTERS | {"n_probes": 900}, "buckets", None, "n_probes = 900"),
         (CLUSTERS | {"mode": "scan"}, "scan", 640, "640"),
-        (CLUSTERS | {"mode": "cascade", "n_bits": 4096, "rerank": None}, "cascade", None, "as asked"),
-        (CLUSTERS | {"mode": "buckets", "rerank": None}, "buckets", None, "as asked"),
-        (CLUSTERS | {"n_allowed": 100}, "scan", 640, "only the 100 rows that are allowed"),
-        (CLUSTERS | {"n_allowed": 100, "n_probes": 3}, "scan", 640, "only the 100 rows that are allowed"),
-        (CLUSTERS | {"n_allowed": 100, "mode": "buckets"}, "buckets", None, "only the 100 rows that are allowed"),
-        (CLUSTERS | {"metric": "ip"}, "scan", None, "cells do not see the lengths .* every row is looked at"),
-        (CLUSTERS | {"metric": "ip", "n_probes": 5}, "buckets", None, "5 of them are to be visited"),
-        (CLUSTERS | {"n_allowed": 49_999}, "scan", 640, "the 49,999 rows that are allowed may be in any cell"),
+        (CLUSTERS | {"mode": "cascade", "n_bits": 4096, "rerank": None}, "cascade", None, "as requested"),
+        (CLUSTERS | {"mode": "buckets", "rerank": None}, "buckets", None, "as requested"),
+        (CLUSTERS | {"n_allowed": 100}, "scan", 640, "only the 100 allowed rows"),
+        (CLUSTERS | {"n_allowed": 100, "n_probes": 3}, "scan", 640, "only the 100 allowed rows"),
+        (CLUSTERS | {"n_allowed": 100, "mode": "buckets"}, "buckets", None, "only the 100 allowed rows"),
+        (CLUSTERS | {"metric": "ip"}, "scan", None, "cells ignore the norms .* every row is scanned"),
+        (CLUSTERS | {"metric": "ip", "n_probes": 5}, "buckets", None, "n_probes = 5"),
+        (CLUSTERS | {"n_allowed": 49_999}, "scan", 640, "the 49,999 allowed rows may be in any cell"),
         (CLUSTERS | {"n_allowed": 50_000}, "buckets", None, "2 in 100 of all rows"),
         (CLUSTERS | {"n_queries": 1_000}, "buckets", None, "2 in 100 of all rows"),
         (CROWDED | {"n_queries": 3}, "buckets", None, "60 in 100 of all rows"),
         (CROWDED | {"n_queries": 4}, "scan", 640, "have 60 in 100 of all rows, and codes of 1024 bits are not long"),
         (CROWDED | {"n_bits": 4096}, "cascade", 640, "60 in 100 of all rows, and 512 of 4096 bits rule most rows out"),
-        (CROWDED | {"n_probes": 1}, "buckets", None, "1 of them are to be visited"),
-        (SUBSTRINGS, "scan", 640, "substrings do not pay for so many candidates"),
+        (CROWDED | {"n_probes": 1}, "buckets", None, "n_probes = 1"),
+        (SUBSTRINGS, "scan", 640, "substrings do not pay for this many candidates"),
         (SUBSTRINGS | {"n_bits": 4096}, "scan", 640, "codes with tables are read whole"),
         (SUBSTRINGS | {"n_candidates": 64}, "buckets", 64, "find the nearest rows exactly, or leave them to a scan"),
         (SUBSTRINGS | {"n_candidates": 65}, "scan", 65, "do not pay"),
         (SUBSTRINGS | {"rerank": None}, "buckets", None, "find the nearest rows exactly"),
-        (SUBSTRINGS | {"rerank": None, "n_probes": 5}, "buckets", None, "5 of them are to be visited"),
+        (SUBSTRINGS | {"rerank": None, "n_probes": 5}, "buckets", None, "n_probes = 5"),
         (SUBSTRINGS | {"mode": "buckets"}, "buckets", 640, "the nearest 640 by Hamming distance are re-ranked"),
         (SUBSTRINGS | {"mode": "buckets", "metric": "l2"}, "buckets", 640, "the nearest 640 by Hamming distance"),
         (SUBSTRINGS | {"mode": "scan", "metric": "l2"}, "scan", None, "norms count under 'l2'"),
-        (NOT_YET[0], "scan", None, "there are too few rows for buckets, and every row is looked at"),
-        (NOT_YET[1], "scan", None, "there are too few rows for buckets, and every row is looked at"),
-        (NOT_YET[0] | {"mode": "buckets", "rerank": None}, "buckets", None, "as asked"),
+        (NOT_YET[0], "scan", None, "there are too few rows for buckets, and every row is scanned"),
+        (NOT_YET[1], "scan", None, "there are too few rows for buckets, and every row is scanned"),
+        (NOT_YET[0] | {"mode": "buckets", "rerank": None}, "buckets", None, "as requested"),
         (NOT_YET[1] | {"rerank": None, "n_bits": 2048}, "cascade", None, "too few rows for buckets, and 512 of 2048"),
     ],
 )  # fmt: skip
@@ -172,8 +200,8 @@ def test_ways_with_buckets(changes, mode, n_candidates, reason):
     [
         ({}, "scan", "scan, because it is exact"),
         ({"n_bits": 4096}, "scan", "scan, because it is exact"),
-        ({"n_bits": 4096, "mode": "cascade"}, "cascade", "as asked"),
-        ({"n_allowed": 10}, "scan", "only the 10 rows that are allowed are looked at"),
+        ({"n_bits": 4096, "mode": "cascade"}, "cascade", "as requested"),
+        ({"n_allowed": 10}, "scan", "only the 10 allowed rows are scanned"),
         (CLUSTERS, "buckets", "2 in 100 of all rows"),
         (CROWDED | {"n_queries": 4}, "scan", "60 in 100 of all rows, and it is exact"),
         (CROWDED | {"n_bits": 4096, "n_queries": 4}, "scan", "60 in 100 of all rows, and it is exact"),
@@ -181,7 +209,7 @@ def test_ways_with_buckets(changes, mode, n_candidates, reason):
         (SUBSTRINGS, "buckets", "find the nearest rows exactly"),
         (SUBSTRINGS | {"k": 64}, "buckets", "find the nearest rows exactly"),
         (SUBSTRINGS | {"k": 65}, "scan", "scan, because it is exact"),
-        (SUBSTRINGS | {"k": 65, "n_probes": 2}, "buckets", "2 of them are to be visited"),
+        (SUBSTRINGS | {"k": 65, "n_probes": 2}, "buckets", "n_probes = 2"),
         (NOT_YET[0], "scan", "there are too few rows for buckets, and it is exact"),
         (NOT_YET[1], "scan", "there are too few rows for buckets, and it is exact"),
     ],
@@ -198,10 +226,10 @@ def test_ways_in_hamming_space(changes, mode, reason):
     [
         ({"rerank": "exact"}, 'rerank="exact" needs vectors, .* make it with vectors="float32"'),
         ({"rerank": "asymmetric", "can_estimate": False}, 'rerank="asymmetric" needs a linear encoder'),
-        ({"rerank": None, "n_candidates": 100}, "n_candidates is how many rows are re-ranked, but rerank is None"),
+        ({"rerank": None, "n_candidates": 100}, "n_candidates is the number of re-ranked rows, but rerank is None"),
         ({"n_candidates": 9}, "n_candidates must be at least k = 10, got 9"),
         ({"mode": "buckets"}, 'this index has none: make it with buckets="clusters"'),
-        ({"n_probes": 3}, "n_probes is the number of buckets visited, and this index has none, got 3"),
+        ({"n_probes": 3}, "n_probes is the number of buckets visited, but this index has none, got 3"),
         (CLUSTERS | {"n_probes": 3, "mode": "scan"}, "n_probes is the number of buckets visited, but mode is 'scan'"),
         (SUBSTRINGS | {"n_probes": 3, "mode": "cascade"}, "but mode is 'cascade'"),
     ],
@@ -212,38 +240,39 @@ def test_what_an_index_cannot_do(changes, message):
 
 
 def test_costs():
-    """Rows and bytes of each way, summed over segments; those without buckets are looked at whole."""
-    parts = [cells(50_000), cells(10_000, n_cells=100, n_probes=8), Part(300, None)]
+    """Rows and bytes of each mode, summed over segments; those without buckets are scanned."""
+    parts = [cells(50_000), cells(10_000, n_cells=100, n_probes=8), rows(300)]
     # Codes of 2,048 bits: 256 bytes, of which 64 are the head; one row in twenty survives, and twice the k wanted.
-    costs = ways(2048, parts, 10, "clusters", None)
+    by_mode = costs_of(2048, parts, 10, "clusters", None)
     n = 60_300
-    assert costs["scan"] == (n, 256 * n)
-    assert costs["cascade"] == (n, 64 * n + 192 * (n // 20 + 20))
+    assert by_mode["scan"] == (n, 256 * n)
+    assert by_mode["cascade"] == (n, 64 * n + 192 * (n // 20 + 20))
     # 20 of 1,000 cells of 50 rows and 8 of 100 cells of 100 rows, and all centroids of 3 x 128 bytes.
-    looked_at = 20 * 50 + 8 * 100 + 300
-    assert costs["buckets"] == (looked_at, 256 * looked_at + 384 * 1_100)
-    twice = ways(2048, parts, 10, "clusters", 40)["buckets"]
+    n_scanned = 20 * 50 + 8 * 100 + 300
+    assert by_mode["buckets"] == (n_scanned, 256 * n_scanned + 384 * 1_100)
+    twice = costs_of(2048, parts, 10, "clusters", 40)["buckets"]
     assert twice == (40 * 50 + 40 * 100 + 300, 256 * 6_300 + 384 * 1_100)
-    assert ways(2048, parts, 10, "clusters", 10**6)["buckets"].rows == n
+    assert costs_of(2048, parts, 10, "clusters", 10**6)["buckets"].rows == n
     # Short codes have no more than a head, and those with tables none: the cascade is a scan.
     for n_bits, some, kind in ((1024, parts, "clusters"), (2048, [tables(n)], "substrings")):
-        costs = ways(n_bits, some, 10, kind, None)
-        assert costs["cascade"] == costs["scan"] == (n, n * n_bits // 8)
-    assert "buckets" not in ways(2048, [Part(n, None)], 10, None, None)
-    # Few rows that are allowed are looked at without them; more do not change the estimate.
-    assert ways(2048, parts, 10, "clusters", None, n // 16) == {"scan": (n // 16, 256 * (n // 16))}
-    assert ways(2048, parts, 10, "clusters", None, n // 16 + 1) == ways(2048, parts, 10, "clusters", None)
-    assert ways(2048, [], 10, "clusters", None)["buckets"] == (0, 0)
+        by_mode = costs_of(n_bits, some, 10, kind, None)
+        assert by_mode["cascade"] == by_mode["scan"] == (n, n * n_bits // 8)
+    assert "buckets" not in costs_of(2048, [rows(n)], 10, None, None)
+    # Few allowed rows are scanned without them; more do not change the estimate.
+    one = parts[:1]
+    assert costs_of(2048, one, 10, "clusters", None, 3_125) == {"scan": (3_125, 256 * 3_125)}
+    assert costs_of(2048, one, 10, "clusters", None, 3_126) == costs_of(2048, one, 10, "clusters", None)
+    assert costs_of(2048, [], 10, "clusters", None)["buckets"] == (0, 0)
 
 
 def test_costs_of_substrings():
     """Rows spread evenly over the entries of each table."""
-    (rows, n_bytes) = ways(1024, [tables(2**16, n_tables=4)], 10, "substrings", 64)["buckets"]
-    assert rows == 4 * 64
-    assert n_bytes > 128 * rows
-    more = ways(1024, [tables(2**16, n_tables=4)], 10, "substrings", 128)["buckets"]
-    assert (more.rows, more.bytes) == (2 * rows, 2 * n_bytes)
-    assert ways(1024, [tables(2**16)], 10, "substrings", 2**16)["buckets"].rows == 2**16
+    n_rows, n_bytes = costs_of(1024, [tables(2**16, n_tables=4)], 10, "substrings", 64)["buckets"]
+    assert n_rows == 4 * 64
+    assert n_bytes > 128 * n_rows
+    more = costs_of(1024, [tables(2**16, n_tables=4)], 10, "substrings", 128)["buckets"]
+    assert (more.rows, more.bytes) == (2 * n_rows, 2 * n_bytes)
+    assert costs_of(1024, [tables(2**16)], 10, "substrings", 2**16)["buckets"].rows == 2**16
 
 
 @given(
@@ -257,39 +286,57 @@ def test_costs_of_substrings():
     n_queries=st.sampled_from([1, 3, 4, 1_000]),
 )
 def test_the_cheapest_way_is_taken(n_rows, n_cells, n_probes, n_bits, k, metric, more, n_queries):
-    """By its own estimates, where a byte in cells counts twice for a batch; or the way of an index without buckets."""
-    parts = [cells(n_rows, n_cells, min(n_probes, n_cells), min(16, -(-n_bits // 64))), Part(more, None)]
+    """By its own estimates, where a byte in cells counts twice for a batch; or the mode of an index without buckets."""
+    parts = [cells(n_rows, n_cells, min(n_probes, n_cells), min(16, -(-n_bits // 64))), rows(more)]
     options = {"n_bits": n_bits, "parts": parts, "k": k, "buckets": "clusters", "n_queries": n_queries}
     way = asked_in_hamming_space(**options) if metric == "hamming" else asked(metric=metric, **options)
-    without = plan(**options | {"buckets": None}, mode="auto", metric=metric, rerank=way.rerank)
-    costs = ways(n_bits, parts, k, "clusters", None)
-    if (2 if n_queries >= 4 else 1) * costs["buckets"].bytes < costs[without.mode].bytes:
+    without = asked(**options | {"buckets": None, "metric": metric, "rerank": way.rerank})
+    by_mode = costs_of(n_bits, parts, k, "clusters", None)
+    if (2 if n_queries >= 4 else 1) * by_mode["buckets"].bytes < by_mode[without.mode].bytes:
         assert way.mode == "buckets"
     else:
         assert way.mode == without.mode
-    assert costs[way.mode].bytes <= costs["scan"].bytes
+    assert by_mode[way.mode].bytes <= by_mode["scan"].bytes
 
 
-@pytest.mark.parametrize(
-    ("allow", "deny", "n"),
-    [(None, None, None), (None, [1], None), ([1, 5], None, 2), ([1, 5, 7], [5, 9], 2), ([], [1], 0)],
-)
-def test_how_many_ids_are_allowed(allow, deny, n):
-    assert n_allowed(*(None if ids is None else np.array(ids, dtype=np.int64) for ids in (allow, deny))) == n
+@pytest.mark.parametrize("mode", ["auto", "scan", "cascade"])
+def test_an_index_that_is_not_fitted(mode):
+    """Its vectors are compared exactly, whatever is asked for."""
+    traits, way = planned(is_fitted=False, mode=mode, rerank=None, n_allowed=50_000)
+    assert (way.mode, way.rerank, way.n_candidates, way.estimates) == ("scan", "exact", None, False)
+    assert "not fitted yet" in way.reason
+    assert costs(traits, way) == {}
+
+
+def test_few_allowed_rows_of_each_segment_are_copied():
+    """The decision falls segment by segment, on the rows that are there: unknown ids do not count."""
+    segments = [rows_from(0, 1_600), rows_from(5_000, 100), rows_from(9_000, 200)]
+    allow = np.array([*range(0, 1_600, 16), *range(5_000, 5_007), *range(100_000, 200_000)])
+    chosen = plan(IndexTraits(1024), SearchRequest(1, 10, ids=IdFilter(allow)), segments)
+    few, many, none = chosen.selections
+    assert (few.n_scanned, few.n_visible, few.hidden.size) == (100, 100, 0)
+    np.testing.assert_array_equal(few.rows, np.arange(0, 1_600, 16))
+    assert (many.n_scanned, many.n_visible, many.rows) == (100, 7, None)
+    assert (none.n_scanned, none.n_visible) == (0, 0)
+    assert costs(IndexTraits(1024), chosen)["scan"].rows == 200
+    # All segments with few allowed rows: nothing else is scanned, and the plan says so.
+    chosen = plan(IndexTraits(1024), SearchRequest(1, 10, ids=IdFilter(allow[:100])), segments)
+    assert chosen.reason == "only the 100 allowed rows are scanned"
+    assert costs(IndexTraits(1024), chosen) == {"scan": (100, 100 * 128)}
 
 
 def test_explanation():
     parts = [cells(100_000)]
     way = asked_in_hamming_space(parts=parts, buckets="clusters", n_bits=2048)
-    costs = ways(2048, parts, 10, "clusters", None)
-    text = Explanation("3 queries", way, costs)
+    by_mode = costs_of(2048, parts, 10, "clusters", None)
+    text = Explanation("3 queries", way, by_mode)
     assert isinstance(text, str)
-    assert (text.mode, text.ways) == ("buckets", costs)
+    assert (text.mode, text.ways) == ("buckets", by_mode)
     assert text.splitlines() == [
         "3 queries: " + way.reason,
         "   scan: about 100,000 rows and 25,600,000 bytes a query",
-        f"   cascade: about 100,000 rows and {costs['cascade'].bytes:,} bytes a query",
-        f"-> buckets: about 2,000 rows and {costs['buckets'].bytes:,} bytes a query",
+        f"   cascade: about 100,000 rows and {by_mode['cascade'].bytes:,} bytes a query",
+        f"-> buckets: about 2,000 rows and {by_mode['buckets'].bytes:,} bytes a query",
     ]
     for again in (copy.copy(text), copy.deepcopy(text), pickle.loads(pickle.dumps(text))):
         assert (again, again.mode, again.ways) == (text, text.mode, text.ways)

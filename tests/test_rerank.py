@@ -8,14 +8,21 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import CBEIndex
+from cbeindex.data.sparserows import SparseRows
+from cbeindex.distances.kept import Candidates, kept_vectors
+from cbeindex.distances.kept.float32 import Float32Vectors
 from cbeindex.distances.metrics import METRICS
-from cbeindex.search.rerank import exact_nearest, exact_of_all
 from tests import vector_oracles
 from tests.strategies import masks
 
 # More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
 N_SEEDS = 250 * int(os.environ.get("CBEINDEX_TEST_SEEDS", "1"))
 METRIC_NAMES = ("cosine", "l2", "ip")
+
+
+def exact_nearest(query, metric, vectors, ids, rows, lower, k):
+    """Distances, ids and the number of vectors read, by numpy."""
+    return Float32Vectors(vectors, ids, metric, query.size).nearest_of(query, rows, lower, k)
 
 
 def far_vectors(dim):
@@ -114,9 +121,9 @@ def test_exact_nearest(metric, n, k, n_centres, tightness, seed):
     # Bounds from far below the distances to just below them.
     lower = distances[rows] - np.float32((1 - tightness) * rng.uniform(0, 3, n) + 1e-4)
     ids = rng.permutation(100)
-    best, near, n_read = exact_nearest(query, METRICS[metric], vectors, ids, rows, lower, k)
+    near, best, n_read = exact_nearest(query, METRICS[metric], vectors, ids, rows, lower, k)
     expected = sorted(rows.tolist(), key=lambda row: (distances[row], ids[row]))[:k]
-    np.testing.assert_array_equal(best, expected)
+    np.testing.assert_array_equal(best, ids[expected])
     np.testing.assert_array_equal(near, distances[expected])
     assert near.dtype == np.float32
     assert n_read == len(vectors.read)
@@ -142,21 +149,21 @@ def test_exact_of_all(metric, k, n_centres, data):
     vectors = rng.standard_normal((n_centres, 10)).astype(np.float32)[rng.integers(0, n_centres, 100)]
     query, ids = rng.standard_normal(10).astype(np.float32), rng.permutation(100)
     hidden = data.draw(masks(100))
-    best, near = exact_of_all(query, METRICS[metric], vectors, ids, hidden, k)
+    near, best = kept_vectors(vectors, ids, METRICS[metric], 10).nearest_of_all(query, hidden, k)
     distances = METRICS[metric].distances(vectors, query)
     visible = [row for row in range(100) if not (hidden.size and hidden[row])]
     expected = sorted(visible, key=lambda row: (distances[row], ids[row]))[:k]
-    np.testing.assert_array_equal(best, expected)
+    np.testing.assert_array_equal(best, ids[expected])
     np.testing.assert_array_equal(near, distances[expected])
 
 
 def test_equal_rows_come_in_the_order_of_their_ids():
     vectors = np.tile(np.random.default_rng(0).standard_normal(33).astype(np.float32), (500, 1))
     for metric in METRICS.values():
-        for ids, expected in ((np.arange(500), [0, 1, 2]), (np.arange(500)[::-1].copy(), [499, 498, 497])):
+        for ids, expected in ((np.arange(500), [0, 1, 2]), (np.arange(500)[::-1].copy(), [0, 1, 2])):
             for rows in (np.arange(500), np.arange(500)[::-1].copy()):
                 lower = np.full(500, -np.inf, dtype=np.float32)
-                best, _, _ = exact_nearest(vectors[0] + 1, metric, vectors, ids, rows, lower, 3)
+                _, best, _ = exact_nearest(vectors[0] + 1, metric, vectors, ids, rows, lower, 3)
                 assert best.tolist() == expected
 
 
@@ -164,7 +171,7 @@ def test_a_bound_that_equals_the_kth_distance_is_read():
     """Equal rows, the last first, with bounds that are their distances: the first row is still the answer."""
     vectors = Recording(np.ones((50, 4), dtype=np.float32))
     lower, ids, rows = np.full(50, 4, dtype=np.float32), np.arange(50), np.arange(50)[::-1]
-    best, near, _ = exact_nearest(np.zeros(4, np.float32), METRICS["l2"], vectors, ids, rows, lower, 1)
+    near, best, _ = exact_nearest(np.zeros(4, np.float32), METRICS["l2"], vectors, ids, rows, lower, 1)
     assert (best.tolist(), near.tolist()) == ([0], [4])
 
 
@@ -174,12 +181,40 @@ def test_float64_decides_where_float32_cannot(metric):
     rng = np.random.default_rng(1)
     vectors = (100 + 1e-4 * rng.standard_normal((200, 40))).astype(np.float32)
     query = (100 + rng.standard_normal(40)).astype(np.float32)
-    best, near, _ = exact_nearest(
+    near, best, _ = exact_nearest(
         query, METRICS[metric], vectors, np.arange(200), np.arange(200), np.full(200, -np.inf, dtype=np.float32), 5
     )
     expected, ids = vector_oracles.nearest(metric, query, vectors, list(range(200)), 5)
     np.testing.assert_array_equal(best, ids[0])
     np.testing.assert_allclose(near, expected[0], rtol=1e-6)
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+@pytest.mark.parametrize("kind", ["float32", "float16", "sparse", "sparse float16"])
+@pytest.mark.parametrize("k", [1, 7, 300])
+def test_every_kind_of_kept_vectors(metric, kind, k):
+    """By kernels and by numpy (k above 256, float16), for dense and for sparse queries: brute force in float64."""
+    rng = np.random.default_rng(k)
+    rows, queries = (rng.standard_normal((n, 12)) * (rng.random((n, 12)) < 0.5) for n in (400, 3))
+    dtype = np.float16 if "float16" in kind else np.float32
+    rows, queries = rows.astype(dtype).astype(np.float32), queries.astype(np.float32)
+    stored = SparseRows.from_dense(rows, dtype) if "sparse" in kind else rows.astype(dtype)
+    ids = rng.permutation(1_000)[:400]
+    kept = kept_vectors(stored, ids, METRICS[metric], 12)
+    counts = np.array([400, 350, 0])
+    lower = np.full((3, 400), -np.inf, dtype=np.float32)
+    chosen = np.array([rng.permutation(400) for _ in range(3)])
+    for some in (queries, SparseRows.from_dense(queries, np.float32)):
+        distances, found, n_read = kept.nearest(some, Candidates(chosen, counts, lower), k)
+        assert n_read.tolist() == counts.tolist()
+        for i, n in enumerate(counts):
+            near = vector_oracles.distances(metric, queries[i : i + 1], rows[chosen[i, :n]])[0].astype(np.float32)
+            order = np.lexsort((ids[chosen[i, :n]], near))[:k]
+            np.testing.assert_allclose(distances[i, : len(order)], near[order], rtol=1e-5, atol=1e-6)
+            np.testing.assert_allclose(kept.distances(chosen[i, :n], queries[i]), near, rtol=1e-5, atol=1e-6)
+            assert set(found[i, : len(order)]) <= set(ids[chosen[i, :n]])
+            assert np.isinf(distances[i, len(order) :]).all()
+            assert (found[i, len(order) :] == -1).all()
 
 
 def test_few_vectors_are_read():

@@ -1,4 +1,4 @@
-"""What a search returns: answers of several parts, joined."""
+"""Partial top-k results, merged."""
 
 import numpy as np
 import pytest
@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from cbeindex import kernels
 from cbeindex.data.keys import NO_HAMMING_DISTANCE, NO_ID
-from cbeindex.search.results import nearest_of
+from cbeindex.search.topk import TopK, merge_segments
 from tests.conftest import CHECKS_BOUNDS
 
 pytestmark = pytest.mark.kernels
@@ -28,7 +28,8 @@ def test_the_best_of_all_parts(dtype, missing, widths, n_queries, k, seed):
         order = np.lexsort((own, near), axis=1)
         distances.append(np.asfortranarray(np.take_along_axis(near, order, axis=1)))
         ids.append(np.take_along_axis(own, order, axis=1))
-    best, best_ids = nearest_of(distances, ids, n_queries, k, missing)
+    parts = [TopK(*part) for part in zip(distances, ids, strict=True)]
+    best, best_ids = merge_segments(parts, n_queries, k, dtype)
     for query in range(n_queries):
         every = sorted(
             (d, i)

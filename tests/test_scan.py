@@ -1,4 +1,4 @@
-"""Every row: the exact scan, the range search and the cascade on the rows of one segment."""
+"""The exact scan, the range search and the cascade over the rows of one segment."""
 
 import itertools
 import os
@@ -9,9 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
-from cbeindex.data.keys import NO_KEY
-from cbeindex.search import scan
+from cbeindex.data.keys import NO_KEY, HammingKeys
+from cbeindex.search import cascade, scan
+from cbeindex.search.queries import CodeQueries
+from cbeindex.search.view import View
+from cbeindex.store.segment import Segment
 from tests import oracles
+from tests.small import tune
 from tests.strategies import code_batches, masks, rankings, some_codes
 
 pytestmark = pytest.mark.kernels
@@ -28,10 +32,32 @@ NO_MISS = 1e-300
 @pytest.fixture
 def small_tasks(monkeypatch):
     """Tasks of one block, so that few rows are split over threads."""
-    monkeypatch.setattr(scan, "_LEAST_TASK_ROWS", 512)
-    monkeypatch.setattr(scan, "_CALL_WORDS", 1)
-    monkeypatch.setattr(scan, "_RANGE_TASK_ROWS", 512)
-    monkeypatch.setattr(scan, "_CASCADE_VALUES", 3_000)
+    tune(monkeypatch, least_scan_task_rows=512, scan_call_words=1, range_task_rows=512, cascade_values=3_000)
+
+
+def view_of(codes, n, hidden=NOT_HIDDEN, ranks=NO_RANKS):
+    """View all rows of a segment that has nothing but codes."""
+    return View.whole(Segment(np.arange(n), codes, {}, NOT_HIDDEN, ranks=ranks), hidden)
+
+
+def scan_nearest(codes, n, queries, k, hidden, ranks, n_threads):
+    n_bits = 64 * queries.shape[1]
+    return scan.nearest(view_of(codes, n, hidden, ranks), CodeQueries(queries, n_bits, k, n_threads)).packed
+
+
+def scan_within(codes, n, queries, radius, hidden, n_threads):
+    n_bits = 64 * queries.shape[1]
+    return scan.within(view_of(codes, n, hidden), CodeQueries(queries, n_bits, 0, n_threads), radius)
+
+
+def cascade_nearest(codes, n, n_bits, queries, k, hidden, ranks, miss, n_threads):
+    view = view_of(codes, n, hidden, ranks)
+    keys, n_survivors = cascade.nearest(view, CodeQueries(queries, n_bits, k, n_threads), miss)
+    return keys.packed, n_survivors
+
+
+def distances_of(keys):
+    return HammingKeys(keys).distances()
 
 
 def stored(batch, by_row=False):
@@ -53,7 +79,7 @@ def answers(keys, k):
     """Distances and rows of keys, padded to k as oracles are."""
     rows = np.where(keys == NO_KEY, -1, rows_of(keys))
     short = ((0, 0), (0, k - keys.shape[1]))
-    distances = np.pad(scan.distances_of(keys), short, constant_values=scan.NO_BOUND)
+    distances = np.pad(distances_of(keys), short, constant_values=scan.NO_BOUND)
     return distances, np.pad(rows, short, constant_values=-1)
 
 
@@ -63,7 +89,7 @@ def test_nearest_rows(batch, by_row, k, n_threads, data):
     queries, rows = stored(batch, by_row)
     n = len(batch.codes)
     hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
-    keys = scan.nearest(rows, n, queries, k, hidden, ranks, n_threads)
+    keys = scan_nearest(rows, n, queries, k, hidden, ranks, n_threads)
     assert keys.shape == (len(queries), min(k, n))
     ids = ranks.astype(np.int64) if ranks.size else np.arange(n)
     expected = oracles.nearest(batch.queries, batch.codes, ids, k, deny=denied(hidden, ranks))
@@ -77,8 +103,8 @@ def test_a_cascade_that_overlooks_nothing(batch, k, n_threads, data):
     queries, rows = stored(batch)
     n = len(batch.codes)
     hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
-    keys, n_survivors = scan.cascade(rows, n, batch.n_bits, queries, k, hidden, ranks, NO_MISS, n_threads)
-    np.testing.assert_array_equal(keys, scan.nearest(rows, n, queries, k, hidden, ranks, 1))
+    keys, n_survivors = cascade_nearest(rows, n, batch.n_bits, queries, k, hidden, ranks, NO_MISS, n_threads)
+    np.testing.assert_array_equal(keys, scan_nearest(rows, n, queries, k, hidden, ranks, 1))
     n_visible = n - np.count_nonzero(hidden)
     assert ((min(k, n_visible) <= n_survivors) & (n_survivors <= n_visible)).all()
 
@@ -97,11 +123,11 @@ def test_the_cascade_keeps_rows_at_the_kth_distance(n_bits):
         codes[450:, : distance - n_tail] ^= True
         words = to_words(np.packbits(codes, axis=1, bitorder="little"), n_bits)
         queries = to_words(np.packbits(query[np.newaxis], axis=1, bitorder="little"), n_bits)
-        keys, _ = scan.cascade(CodeRows.of(words, n_bits), 900, n_bits, queries, 3, NOT_HIDDEN, NO_RANKS, NO_MISS, 1)
+        keys, _ = cascade_nearest(CodeRows.of(words, n_bits), 900, n_bits, queries, 3, NOT_HIDDEN, NO_RANKS, NO_MISS, 1)
         # Beyond the limit of 38 standard deviations the early rows may be overlooked.
         if oracles.prefix_limit(distance, n_bits, 512, 37) >= min(distance, 512):
             np.testing.assert_array_equal(rows_of(keys), [[0, 1, 2]])
-        np.testing.assert_array_equal(scan.distances_of(keys), [[distance] * 3])
+        np.testing.assert_array_equal(distances_of(keys), [[distance] * 3])
 
 
 @given(code_batches(), st.booleans(), st.integers(1, 3), st.data())
@@ -111,7 +137,7 @@ def test_rows_within_a_radius(batch, by_row, n_threads, data):
     hidden = data.draw(masks(n))
     exact = oracles.hamming(batch.queries, batch.codes)
     radius = data.draw(st.sampled_from([0, int(exact.min()), int(np.median(exact)), batch.n_bits]))
-    query, distances, found = scan.within(rows, n, queries, radius, hidden, n_threads)
+    query, distances, found = scan_within(rows, n, queries, radius, hidden, n_threads)
     expected = (exact <= radius) & ~(hidden if hidden.size else np.zeros(n, dtype=np.bool_))
     order = np.lexsort((found, query))
     np.testing.assert_array_equal(np.stack([query, found])[:, order], np.nonzero(expected))
@@ -131,17 +157,17 @@ def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows, ranked):
     queries, rows = both[:n_queries].copy(), CodeRows.of(both[n_queries:], n_bits)
     hidden = rng.random(n_rows) < 0.2
     ranks = rng.permutation(n_rows).astype(np.int32) if ranked else NO_RANKS
-    one = scan.nearest(rows, n_rows, queries, 20, hidden, ranks, 1)
-    radius = int(np.median(scan.distances_of(one)))
-    one_within = scan.within(rows, n_rows, queries, radius, hidden, 1)
+    one = scan_nearest(rows, n_rows, queries, 20, hidden, ranks, 1)
+    radius = int(np.median(distances_of(one)))
+    one_within = scan_within(rows, n_rows, queries, radius, hidden, 1)
     for n_threads in (2, 7):
-        np.testing.assert_array_equal(scan.nearest(rows, n_rows, queries, 20, hidden, ranks, n_threads), one)
-        for got, want in zip(scan.within(rows, n_rows, queries, radius, hidden, n_threads), one_within, strict=True):
+        np.testing.assert_array_equal(scan_nearest(rows, n_rows, queries, 20, hidden, ranks, n_threads), one)
+        for got, want in zip(scan_within(rows, n_rows, queries, radius, hidden, n_threads), one_within, strict=True):
             np.testing.assert_array_equal(got, want)
     if n_bits > 512:
-        one_cascade = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, ranks, 0.3, 1)
+        one_cascade = cascade_nearest(rows, n_rows, n_bits, queries, 20, hidden, ranks, 0.3, 1)
         for n_threads in (2, 7):
-            more = scan.cascade(rows, n_rows, n_bits, queries, 20, hidden, ranks, 0.3, n_threads)
+            more = cascade_nearest(rows, n_rows, n_bits, queries, 20, hidden, ranks, 0.3, n_threads)
             for got, want in zip(more, one_cascade, strict=True):
                 np.testing.assert_array_equal(got, want)
 
@@ -150,8 +176,8 @@ def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows, ranked):
 def test_no_queries(n_threads):
     rows = CodeRows.of(to_words(some_codes(np.random.default_rng(0), 50, 600), 600), 600)
     queries = np.empty((0, 10), dtype=np.uint64)
-    assert scan.nearest(rows, 50, queries, 3, NOT_HIDDEN, NO_RANKS, n_threads).shape == (0, 3)
-    keys, n_survivors = scan.cascade(rows, 50, 600, queries, 3, NOT_HIDDEN, NO_RANKS, 0.1, n_threads)
+    assert scan_nearest(rows, 50, queries, 3, NOT_HIDDEN, NO_RANKS, n_threads).shape == (0, 3)
+    keys, n_survivors = cascade_nearest(rows, 50, 600, queries, 3, NOT_HIDDEN, NO_RANKS, 0.1, n_threads)
     assert keys.shape == (0, 3)
     assert n_survivors.shape == (0,)
 
@@ -165,7 +191,7 @@ def test_hidden_rows_of_very_long_codes():
     expected = oracles.nearest(codes[:2], codes, np.arange(20), 15, deny=denied(hidden, NO_RANKS))
     rows = CodeRows.of(words, n_bits)
     for miss in (1e-3, NO_MISS):
-        keys, n_survivors = scan.cascade(rows, 20, n_bits, words[:2].copy(), 15, hidden, NO_RANKS, miss, 1)
+        keys, n_survivors = cascade_nearest(rows, 20, n_bits, words[:2].copy(), 15, hidden, NO_RANKS, miss, 1)
         for got, want in zip(answers(keys, 15), expected, strict=True):
             np.testing.assert_array_equal(got, want)
         assert n_survivors.tolist() == [10, 10]
@@ -175,7 +201,7 @@ def test_hidden_rows_of_very_long_codes():
 def test_any_probability_is_a_limit(miss):
     codes = some_codes(np.random.default_rng(0), 60, 1_100, 3, 0.1)
     words = to_words(codes, 1_100)
-    keys, _ = scan.cascade(CodeRows.of(words, 1_100), 60, 1_100, words[:5].copy(), 1, NOT_HIDDEN, NO_RANKS, miss, 1)
+    keys, _ = cascade_nearest(CodeRows.of(words, 1_100), 60, 1_100, words[:5].copy(), 1, NOT_HIDDEN, NO_RANKS, miss, 1)
     np.testing.assert_array_equal(rows_of(keys)[:, 0], range(5))
 
 
@@ -193,9 +219,9 @@ def clusters(request):
 def test_the_cascade_finds_nearly_all(clusters, k):
     """At most a thousandth of the exact answer is overlooked; differing bits lie evenly, as the rule assumes."""
     n_bits, rows, queries, exact = clusters
-    keys, n_survivors = scan.cascade(rows, exact.shape[1], n_bits, queries, k, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
+    keys, n_survivors = cascade_nearest(rows, exact.shape[1], n_bits, queries, k, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
     found = np.take_along_axis(exact, rows_of(keys), axis=1)
-    np.testing.assert_array_equal(found, scan.distances_of(keys))
+    np.testing.assert_array_equal(found, distances_of(keys))
     kth = np.partition(exact, k - 1, axis=1)[:, k - 1 : k]
     n_missed = np.count_nonzero(found > kth)  # a tie with the k-th counts as found
     # Answers are overlooked about independently, each with probability 1e-3 at most: a count of mean m at most,
@@ -212,10 +238,10 @@ def test_a_smaller_miss_looks_at_more_rows(clusters):
     n_bits, rows, queries, exact = clusters
     queries = queries[:6]
     runs = [
-        scan.cascade(rows, exact.shape[1], n_bits, queries, 10, NOT_HIDDEN, NO_RANKS, miss, 1)
+        cascade_nearest(rows, exact.shape[1], n_bits, queries, 10, NOT_HIDDEN, NO_RANKS, miss, 1)
         for miss in (0.9, 0.1, 1e-3, 1e-6, NO_MISS)
     ]
-    scanned = scan.nearest(rows, exact.shape[1], queries, 10, NOT_HIDDEN, NO_RANKS, 1)
+    scanned = scan_nearest(rows, exact.shape[1], queries, 10, NOT_HIDDEN, NO_RANKS, 1)
     for (keys, n_survivors), (more_keys, n_more) in itertools.pairwise(runs):
         assert (n_more >= n_survivors).all()
         assert (more_keys <= keys).all()  # and never finds anything worse
@@ -227,15 +253,15 @@ def test_a_smaller_miss_looks_at_more_rows(clusters):
 def test_every_row_survives_where_all_are_asked_for(clusters):
     n_bits, rows, queries, exact = clusters
     n = exact.shape[1]
-    keys, n_survivors = scan.cascade(rows, n, n_bits, queries[:2], n, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
+    keys, n_survivors = cascade_nearest(rows, n, n_bits, queries[:2], n, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
     assert n_survivors.tolist() == [n, n]
     np.testing.assert_array_equal(np.sort(rows_of(keys), axis=1), [np.arange(n)] * 2)
 
 
 def test_keys():
     keys = np.array([5 << 32 | 7, NO_KEY], dtype=np.uint64)
-    np.testing.assert_array_equal(scan.distances_of(keys), [5, 2**31 - 1])
-    assert scan.distances_of(keys).dtype == np.int32
+    np.testing.assert_array_equal(distances_of(keys), [5, 2**31 - 1])
+    assert distances_of(keys).dtype == np.int32
 
 
 @pytest.mark.parametrize("n_queries", [1, 100])
@@ -245,21 +271,21 @@ def test_a_cascade_whose_heads_tell_nothing_is_a_scan(n_queries, n_threads):
     rng = np.random.default_rng(0)
     words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
     rows, queries = CodeRows.of(words, 2_048), rng.integers(0, 2**64, (n_queries, 32), dtype=np.uint64)
-    keys, n_survivors = scan.cascade(rows, 3_000, 2_048, queries, 40, NOT_HIDDEN, NO_RANKS, 1e-3, n_threads)
+    keys, n_survivors = cascade_nearest(rows, 3_000, 2_048, queries, 40, NOT_HIDDEN, NO_RANKS, 1e-3, n_threads)
     assert (n_survivors == 3_000).all()
-    np.testing.assert_array_equal(keys, scan.nearest(rows, 3_000, queries, 40, NOT_HIDDEN, NO_RANKS, 1))
+    np.testing.assert_array_equal(keys, scan_nearest(rows, 3_000, queries, 40, NOT_HIDDEN, NO_RANKS, 1))
 
 
 @pytest.mark.parametrize("n_random", [3, 5])
 def test_the_first_queries_judge_the_cascade_on_any_number_of_threads(n_random, monkeypatch):
-    monkeypatch.setattr(scan, "_CASCADE_VALUES", 3_000)  # one query at a time
+    tune(monkeypatch, cascade_values=3_000)  # one query at a time
     rng = np.random.default_rng(2)
     words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
     words[:5] = words[0]
     queries = np.repeat(words[:1], 9, axis=0)
     queries[:n_random] = rng.integers(0, 2**64, (n_random, 32), dtype=np.uint64)
     for n_threads in (1, 2, 7):
-        _, n_survivors = scan.cascade(
+        _, n_survivors = cascade_nearest(
             CodeRows.of(words, 2_048), 3_000, 2_048, queries, 5, NOT_HIDDEN, NO_RANKS, 1e-3, n_threads
         )
         assert (n_survivors[:n_random] == 3_000).all()
@@ -275,7 +301,7 @@ def test_some_queries_of_a_cascade_are_scanned():
     rows = CodeRows.of(words, 2_048)
     queries = np.repeat(words[:1], 40, axis=0)
     queries[::8] = rng.integers(0, 2**64, (5, 32), dtype=np.uint64)
-    keys, n_survivors = scan.cascade(rows, 3_000, 2_048, queries, 5, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
+    keys, n_survivors = cascade_nearest(rows, 3_000, 2_048, queries, 5, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
     assert (n_survivors[::8] == 3_000).all()
     assert (np.delete(n_survivors, np.s_[::8]) < 1_000).all()
-    np.testing.assert_array_equal(keys, scan.nearest(rows, 3_000, queries, 5, NOT_HIDDEN, NO_RANKS, 1))
+    np.testing.assert_array_equal(keys, scan_nearest(rows, 3_000, queries, 5, NOT_HIDDEN, NO_RANKS, 1))

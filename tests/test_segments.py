@@ -4,19 +4,20 @@ import copy
 import itertools
 import pickle
 from dataclasses import dataclass, replace
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex._core.tuning import tuned
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.data.columns import Column
-from cbeindex.data.keys import NO_KEY
-from cbeindex.store import rowstore as segments
+from cbeindex.data.keys import NO_KEY, HammingKeys
+from cbeindex.search.request import IdFilter
 from cbeindex.store.rowstore import RowStore
 from cbeindex.store.segment import NOT_HIDDEN, Segment
+from tests.small import tune
 from tests.strategies import some_codes
 
 N_BITS = 600
@@ -26,9 +27,7 @@ COLUMNS = {"norm": Column(np.float32), "pair": Column(np.int64, (2,))}
 @pytest.fixture
 def small_buffer(monkeypatch):
     """A buffer of 8 rows that begins with room for 2: batches of 4 and more are segments at once."""
-    monkeypatch.setattr(segments, "_BUFFER_ROWS", 8)
-    monkeypatch.setattr(segments, "_BUCKETS_BUFFER_ROWS", 8)
-    monkeypatch.setattr(segments, "_LEAST_ROWS", 2)
+    tune(monkeypatch, buffer_rows=8, bucket_buffer_rows=8, least_buffer_rows=2)
 
 
 @dataclass(frozen=True)
@@ -185,7 +184,7 @@ def test_joining_drops_removed_rows(buckets):
 
 @pytest.mark.usefixtures("small_buffer")
 def test_large_segments_are_not_joined(monkeypatch):
-    monkeypatch.setattr(segments, "_LARGE_ROWS", 20)
+    tune(monkeypatch, large_segment_rows=20)
     store = RowStore(N_BITS, COLUMNS)
     for start in range(0, 80, 8):
         add(store, range(start, start + 8))
@@ -355,7 +354,7 @@ def test_ids_and_codes_are_copied():
 
 
 def test_wide_rows_make_a_smaller_buffer(monkeypatch):
-    monkeypatch.setattr(segments, "_BUFFER_BYTES", 100 * 8 * 11)
+    tune(monkeypatch, buffer_bytes=100 * 8 * 11)
     store = RowStore(N_BITS, {"weight": Column(np.float64)})
     for i in range(120):
         store.add(None, words_of([i]), {"weight": np.array([1.0])})
@@ -377,7 +376,7 @@ def test_rows_in_the_order_of_ids(ids, shuffled):
     if shuffled:
         segment = Shuffled().arrange(segment)
     ordered = np.array(sorted(ids))
-    keys = np.concatenate([np.arange(len(ids), dtype=np.uint64) + np.uint64(5 << 32), [NO_KEY]])
+    keys = HammingKeys(np.concatenate([np.arange(len(ids), dtype=np.uint64) + np.uint64(5 << 32), [NO_KEY]]))
     np.testing.assert_array_equal(segment.ids_of(keys), [*ordered, -1])
     np.testing.assert_array_equal(segment.ids[segment.rows_of(keys)[:-1]], ordered)
     assert segment.rows_of(keys)[-1] in range(len(ids))
@@ -403,15 +402,18 @@ def test_hidden_rows_of_a_segment(ids, shuffled, removed, allow, deny):
     asked = np.arange(-3, 31)
     rows = {int(id_): row for row, id_ in enumerate(ids) if row not in gone}
     np.testing.assert_array_equal(segment.find(asked), [rows.get(int(id_), -1) for id_ in asked])
-    filters = [None if some is None else np.unique(np.array(some, dtype=np.int64)) for some in (allow, deny)]
-    hidden = segment.hidden(*filters)
+    ids_wanted = IdFilter.checked(allow, deny)
+    allowed = ids_wanted.rows_of(segment)
+    hidden = ids_wanted.hidden(segment, allowed)
     expected = [
         id_ in removed or (allow is not None and id_ not in allow) or (deny is not None and id_ in deny) for id_ in ids
     ]
     np.testing.assert_array_equal(hidden if hidden.size else np.zeros(len(ids), bool), expected)
     if allow is not None:
         permitted = sorted(id_ for id_, is_hidden in zip(ids.tolist(), expected, strict=True) if not is_hidden)
-        np.testing.assert_array_equal(segment.ids[segment.allowed(*filters)], permitted)
+        np.testing.assert_array_equal(segment.ids[allowed], permitted)
+    else:
+        assert allowed is None
     left = segment.without_removed()
     np.testing.assert_array_equal(left.ids, sorted(id_ for id_ in ids if id_ not in removed))
     np.testing.assert_array_equal(left.codes.take(np.arange(left.n_rows)), words_of(left.ids.tolist()))
@@ -422,7 +424,7 @@ def test_hidden_rows_of_a_segment(ids, shuffled, removed, allow, deny):
 @pytest.mark.parametrize("seed", range(3))
 def test_there_are_never_more_segments_than_a_load_takes(large, seed):
     rng = np.random.default_rng(seed)
-    with mock.patch("cbeindex.store.rowstore._BUFFER_ROWS", 4), mock.patch("cbeindex.store.rowstore._LEAST_ROWS", 1):
+    with tuned(buffer_rows=4, least_buffer_rows=1):
         rows = RowStore(64)
         rows._large_rows = large
         for size in [2**n for n in range(9, -1, -1)] * 3 + rng.integers(1, 40, 60).tolist():

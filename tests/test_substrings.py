@@ -2,19 +2,21 @@
 
 import itertools
 import math
-from unittest import mock
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from cbeindex._core.tuning import tuned
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.search import scan
-from cbeindex.search.buckets import Substrings, Tables, substrings
-from cbeindex.store.segment import NO_RANKS, NOT_HIDDEN, Segment
+from cbeindex.search.buckets import Substrings, Tables, lookup
+from cbeindex.search.queries import CodeQueries
+from cbeindex.search.view import View
+from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests import oracles
-from tests.small import NeverSpent
+from tests.small import NeverSpent, tune
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 
 pytestmark = pytest.mark.kernels
@@ -25,13 +27,35 @@ WIDTHS = (1, 7, 63, 64, 65, 200, 512, 1_024, 1_030, 2_100)
 @pytest.fixture(autouse=True)
 def few_rows(monkeypatch):
     """Tables of few rows, and no limit to what a search by them may cost."""
-    monkeypatch.setattr(substrings, "LEAST_ROWS", 10)
-    monkeypatch.setattr(substrings, "_BUDGET_SHARE", NeverSpent())
+    tune(monkeypatch, least_table_segment_rows=10, table_budget_share=NeverSpent())
 
 
 def segment_of(batch):
     codes = CodeRows.of(to_words(batch.codes, batch.n_bits), batch.n_bits)
     return Segment(np.arange(len(batch.codes)), codes, {}, NOT_HIDDEN)
+
+
+def table_nearest(segment, n_bits, queries, k, hidden, n_threads):
+    """Keys, whether they are final, and visits of an exact search by tables."""
+    task = CodeQueries(queries, n_bits, k, n_threads)
+    keys, done, visits = lookup.nearest(segment.buckets, View.whole(segment, hidden), task)
+    return keys.packed, done, visits
+
+
+def table_probe(segment, n_bits, queries, margins, k, probes, hidden, n_threads):
+    """The same of a search that probes some buckets: `probes` is their number, and that of the rows wanted."""
+    task = CodeQueries(queries, n_bits, k, n_threads, margins)
+    keys, done, visits = lookup.probe(segment.buckets, View.whole(segment, hidden), task, *probes)
+    return keys.packed, done, visits
+
+
+def table_within(segment, n_bits, queries, radius, hidden, n_threads):
+    task = CodeQueries(queries, n_bits, 0, n_threads)
+    return lookup.within(segment.buckets, View.whole(segment, hidden), task, radius)
+
+
+def scan_nearest(segment, n_bits, queries, k, hidden):
+    return scan.nearest(View.whole(segment, hidden), CodeQueries(queries, n_bits, k)).packed
 
 
 @st.composite
@@ -104,12 +128,12 @@ def test_the_nearest_rows_are_those_of_a_scan(case, k, n_threads, data):
     batch, arranged, queries = case
     n = len(batch.codes)
     hidden = data.draw(masks(n))
-    keys, done, visits = substrings.nearest(arranged, batch.n_bits, queries, k, hidden, n_threads)
+    keys, done, visits = table_nearest(arranged, batch.n_bits, queries, k, hidden, n_threads)
     assert done.all()
-    np.testing.assert_array_equal(keys, scan.nearest(arranged.codes, n, queries, k, hidden, NO_RANKS, 1))
+    np.testing.assert_array_equal(keys, scan_nearest(arranged, batch.n_bits, queries, k, hidden))
     for query, near in enumerate(oracles.hamming(batch.queries, batch.codes)):
         np.testing.assert_array_equal(keys[query], oracles.best_keys(near, range(n), min(k, n), hidden))
-    assert min(k, n - np.count_nonzero(hidden)) * len(queries) <= visits[0] <= n * len(queries)
+    assert min(k, n - np.count_nonzero(hidden)) * len(queries) <= visits.rows <= n * len(queries)
 
 
 def test_near_duplicates_are_found_by_looking_at_few_rows():
@@ -120,25 +144,25 @@ def test_near_duplicates_are_found_by_looking_at_few_rows():
     for row in bits:
         row[np.random.default_rng(int(row.sum())).permutation(256)[:4]] ^= 1
     queries = to_words(np.packbits(bits, axis=1, bitorder="little"), 256)
-    keys, done, visits = substrings.nearest(arranged, 256, queries, 1, NOT_HIDDEN, 1)
+    keys, done, visits = table_nearest(arranged, 256, queries, 1, NOT_HIDDEN, 1)
     assert done.all()
     np.testing.assert_array_equal(keys[:, 0], oracles.keys_of(np.full(50, 4), np.arange(50)))
     # Of 16 tables, 12 or more have it at distance 0, and the bound of 4 is proven after 5 tables of 2,048 entries.
-    assert visits[1] == 50 * 5
-    assert visits[0] < 50 * 20
+    assert visits.buckets == 50 * 5
+    assert visits.rows < 50 * 20
 
 
 def test_a_search_that_would_cost_more_than_a_scan_is_left_to_it(monkeypatch):
-    monkeypatch.setattr(substrings, "_BUDGET_SHARE", 32)
+    tune(monkeypatch, table_budget_share=32)
     batch = random_batch(1_000, 256)
     arranged = Substrings(256).arrange(segment_of(batch))
     near, far = to_words(batch.codes[:5], 256), to_words(random_batch(5, 256, seed=1).codes, 256)
     # An eighth of a word for each row is what may be spent: 1,000 * 4 / 32, and buckets cost 8 each.
     for queries, k, is_done in ((near, 1, True), (near, 2, False), (far, 1, False)):
-        _, done, visits = substrings.nearest(arranged, 256, queries, k, NOT_HIDDEN, 1)
+        _, done, visits = table_nearest(arranged, 256, queries, k, NOT_HIDDEN, 1)
         assert (done == is_done).all()
-        assert 8 * visits[1] <= 5 * 125
-    np.testing.assert_array_equal(substrings.nearest(arranged, 256, near, 1, NOT_HIDDEN, 1)[0][:, 0], np.arange(5))
+        assert 8 * visits.buckets <= 5 * 125
+    np.testing.assert_array_equal(table_nearest(arranged, 256, near, 1, NOT_HIDDEN, 1)[0][:, 0], np.arange(5))
 
 
 @settings(max_examples=60)
@@ -150,13 +174,11 @@ def test_rows_in_the_likeliest_buckets(case, k, has_margins, n_threads, data):
     rng = np.random.default_rng(data.draw(st.integers(0, 99)))
     margins = rng.uniform(0, 1, (len(queries), batch.n_bits)).astype(np.float32) if has_margins else None
     hidden = data.draw(masks(n))
-    scanned = scan.nearest(arranged.codes, n, queries, k, hidden, NO_RANKS, 1)
+    scanned = scan_nearest(arranged, batch.n_bits, queries, k, hidden)
     near, before = oracles.hamming(batch.queries, batch.codes), None
     numbers = sorted({1, 2, data.draw(st.integers(1, 2**tables.table_bits)), 2**tables.table_bits, 10**6})
     for n_probes in numbers:
-        keys, done, visits = substrings.probe(
-            arranged, batch.n_bits, queries, margins, k, n_probes, 0, hidden, n_threads
-        )
+        keys, done, visits = table_probe(arranged, batch.n_bits, queries, margins, k, (n_probes, 0), hidden, n_threads)
         assert done.all()
         assert keys.shape == scanned.shape
         found = keys[keys != 2**64 - 1]
@@ -168,9 +190,9 @@ def test_rows_in_the_likeliest_buckets(case, k, has_margins, n_threads, data):
         if before is not None:
             assert (keys <= before).all()
         before = keys
-        assert visits[1] == len(queries) * tables.n_tables * min(n_probes, 2**tables.table_bits)
+        assert visits.buckets == len(queries) * tables.n_tables * min(n_probes, 2**tables.table_bits)
     np.testing.assert_array_equal(before, scanned)
-    assert visits[0] == n * len(queries)
+    assert visits.rows == n * len(queries)
 
 
 @settings(max_examples=60)
@@ -183,12 +205,12 @@ def test_more_buckets_until_there_are_enough_rows(case, k, has_margins, share, d
     margins = rng.uniform(0, 1, (len(queries), batch.n_bits)).astype(np.float32) if has_margins else None
     hidden = data.draw(masks(n))
     n_wanted = min(k, n - int(np.count_nonzero(hidden)))
-    scanned = scan.nearest(arranged.codes, n, queries, k, hidden, NO_RANKS, 1)
+    scanned = scan_nearest(arranged, batch.n_bits, queries, k, hidden)
     before = None
     for n_probes in range(1, min(2**tables.table_bits, 12) + 1):
-        with mock.patch.object(substrings, "_BUDGET_SHARE", share):
-            keys, done, _ = substrings.probe(
-                arranged, batch.n_bits, queries, margins, k, n_probes, n_wanted, hidden, data.draw(st.integers(1, 2))
+        with tuned(table_budget_share=share):
+            keys, done, _ = table_probe(
+                arranged, batch.n_bits, queries, margins, k, (n_probes, n_wanted), hidden, data.draw(st.integers(1, 2))
             )
         assert done.all() or share in (8, 1)
         keys[~done] = scanned[~done]
@@ -198,21 +220,21 @@ def test_more_buckets_until_there_are_enough_rows(case, k, has_margins, share, d
 
 
 def test_probes_that_would_cost_more_than_a_scan_are_left_to_it(monkeypatch):
-    monkeypatch.setattr(substrings, "_BUDGET_SHARE", 32)
+    tune(monkeypatch, table_budget_share=32)
     batch = random_batch(1_000, 256)
     arranged = Substrings(256, 4, 10).arrange(segment_of(batch))
     queries = to_words(batch.codes[:50], 256)
     # 1,000 * 4 / 32 = 125 may be spent. Four buckets of each table cost 8 each, and that is too much already.
-    _, done, visits = substrings.probe(arranged, 256, queries, None, 1, 4, 1, NOT_HIDDEN, 1)
-    assert (done.any(), visits.tolist()) == (False, [0, 0])
+    _, done, visits = table_probe(arranged, 256, queries, None, 1, (4, 1), NOT_HIDDEN, 1)
+    assert (done.any(), visits) == (False, (0, 0, None))
     # One of each leaves 93, for seven rows at 12 each; there are five on average.
     values = np.array([oracles.substrings(batch.codes, first, 10) for first in (0, 64, 128, 192)])
     n_rows = [np.count_nonzero((values == values[:, [i]]).any(axis=0)) for i in range(50)]
-    keys, done, visits = substrings.probe(arranged, 256, queries, None, 1, 1, 1, NOT_HIDDEN, 1)
+    keys, done, visits = table_probe(arranged, 256, queries, None, 1, (1, 1), NOT_HIDDEN, 1)
     np.testing.assert_array_equal(done, np.array(n_rows) <= 7)
     assert 0 < np.count_nonzero(done) < 50
     np.testing.assert_array_equal(keys[done, 0], np.flatnonzero(done))
-    assert visits[0] >= sum(n_rows)
+    assert visits.rows >= sum(n_rows)
 
 
 def test_buckets_are_probed_in_the_order_of_margins():
@@ -227,7 +249,7 @@ def test_buckets_are_probed_in_the_order_of_margins():
     words = to_words(query, 128)
 
     def found(n_probes, margins):
-        keys, _, _ = substrings.probe(arranged, 128, words, margins, 12, n_probes, 0, NOT_HIDDEN, 1)
+        keys, _, _ = table_probe(arranged, 128, words, margins, 12, (n_probes, 0), NOT_HIDDEN, 1)
         return (keys[keys != 2**64 - 1] & np.uint64(0xFFFFFFFF)).tolist()
 
     # With margins: nothing, bit 4, bit 5, both, and then one of the others.
@@ -246,7 +268,7 @@ def test_all_rows_within_a_radius(case, n_threads, data):
     near = oracles.hamming(batch.queries, batch.codes)
     drawn = data.draw(st.integers(0, batch.n_bits))
     for radius in sorted({0, int(near.min()), int(np.median(near)), drawn, batch.n_bits}):
-        query, distances, rows = substrings.within(arranged, batch.n_bits, queries, radius, hidden, n_threads)
+        query, distances, rows = table_within(arranged, batch.n_bits, queries, radius, hidden, n_threads)
         expected = (near <= radius) & ~(hidden if hidden.size else np.zeros(n, dtype=np.bool_))
         order = np.lexsort((rows, query))
         np.testing.assert_array_equal(np.stack([query, rows])[:, order], np.nonzero(expected))
@@ -255,15 +277,15 @@ def test_all_rows_within_a_radius(case, n_threads, data):
 
 
 def test_a_radius_that_would_cost_more_than_a_scan_is_left_to_it(monkeypatch):
-    monkeypatch.setattr(substrings, "_BUDGET_SHARE", 32)
+    tune(monkeypatch, table_budget_share=32)
     batch = random_batch(1_000, 256)
     arranged = Substrings(256).arrange(segment_of(batch))
     queries = to_words(batch.codes[:3], 256)
     # Fifteen buckets at 8 each are within 1,000 * 4 / 32; a radius of 16 looks up 10 more in the first table.
-    assert substrings.within(arranged, 256, queries, 14, NOT_HIDDEN, 1) is not None
+    assert table_within(arranged, 256, queries, 14, NOT_HIDDEN, 1) is not None
     for radius in (16, 100, 256):
-        assert substrings.within(arranged, 256, queries, radius, NOT_HIDDEN, 1) is None
-    query, distances, rows = substrings.within(arranged, 256, queries, 0, NOT_HIDDEN, 1)
+        assert table_within(arranged, 256, queries, radius, NOT_HIDDEN, 1) is None
+    query, distances, rows = table_within(arranged, 256, queries, 0, NOT_HIDDEN, 1)
     assert (query.tolist(), distances.tolist(), rows.tolist()) == ([0, 1, 2], [0, 0, 0], [0, 1, 2])
 
 
@@ -281,19 +303,19 @@ def test_buckets_that_hold_all_rows_within_a_radius(n_tables, table_bits, radius
             if table * (apart + 1) + (n_tables - table) * apart <= radius:
                 most = apart
         n_lookups += sum(math.comb(table_bits, ones) for ones in range(most + 1))
-    assert tables.n_lookups(radius) == n_lookups
+    assert lookup.n_lookups(tables, radius) == n_lookups
 
 
 @pytest.mark.parametrize("n_threads", [1, 2, 5])
 def test_threads_do_not_change_the_answer(monkeypatch, n_threads):
-    monkeypatch.setattr(substrings, "_GROUP_QUERIES", 4)
+    tune(monkeypatch, table_task_queries=4)
     batch = random_batch(300, 130, n_centres=20, flipped=0.03)
     arranged = Substrings(130, 4, 7).arrange(segment_of(batch))
     queries = to_words(batch.codes[:33], 130)
     for search in (
-        lambda n: substrings.nearest(arranged, 130, queries, 7, NOT_HIDDEN, n),
-        lambda n: substrings.probe(arranged, 130, queries, None, 7, 5, 20, NOT_HIDDEN, n),
-        lambda n: substrings.within(arranged, 130, queries, 9, NOT_HIDDEN, n),
+        lambda n: table_nearest(arranged, 130, queries, 7, NOT_HIDDEN, n),
+        lambda n: table_probe(arranged, 130, queries, None, 7, (5, 20), NOT_HIDDEN, n),
+        lambda n: table_within(arranged, 130, queries, 9, NOT_HIDDEN, n),
     ):
         for one, more in zip(search(1), search(n_threads), strict=True):
             np.testing.assert_array_equal(one, more)
@@ -303,12 +325,12 @@ def test_no_queries():
     batch = random_batch(30, 100)
     arranged = Substrings(100).arrange(segment_of(batch))
     none = np.empty((0, 2), dtype=np.uint64)
-    keys, done, visits = substrings.nearest(arranged, 100, none, 3, NOT_HIDDEN, 2)
-    assert (keys.shape, done.shape, visits.tolist()) == ((0, 3), (0,), [0, 0])
+    keys, done, visits = table_nearest(arranged, 100, none, 3, NOT_HIDDEN, 2)
+    assert (keys.shape, done.shape, visits) == ((0, 3), (0,), (0, 0, None))
     margins = np.empty((0, 100), np.float32)
-    keys, done, visits = substrings.probe(arranged, 100, none, margins, 3, 2, 3, NOT_HIDDEN, 2)
-    assert (keys.shape, done.shape, visits.tolist()) == ((0, 3), (0,), [0, 0])
-    assert [part.shape for part in substrings.within(arranged, 100, none, 3, NOT_HIDDEN, 2)] == [(0,), (0,), (0,)]
+    keys, done, visits = table_probe(arranged, 100, none, margins, 3, (2, 3), NOT_HIDDEN, 2)
+    assert (keys.shape, done.shape, visits) == ((0, 3), (0,), (0, 0, None))
+    assert [part.shape for part in table_within(arranged, 100, none, 3, NOT_HIDDEN, 2)] == [(0,), (0,), (0,)]
 
 
 def test_expected_rows():

@@ -80,9 +80,157 @@ class Tuning:
     training_block_floats: int = 2**22
     """Floats of rows that are read at a time to train the baselines."""
 
+    # --- distances ---
+
+    # float32 vectors of at least this many values are squared in pieces of 64, which takes a third of the time.
+    long_vector_values: int = 1024
+
     # --- store ---
 
+    # The buffer becomes a segment at this many rows or bytes, whichever comes first, but holds at least
+    # `least_buffer_rows`. A batch of half as many rows becomes a segment at once.
+    buffer_rows: int = 2**16
+    buffer_bytes: int = 2**27
+    least_buffer_rows: int = 64
+    # The same limit for indexes with buckets: every row in the buffer is scanned, so fewer of them may wait there.
+    bucket_buffer_rows: int = 2**12
+    # Segments are not merged beyond this size: the copy costs more than one segment less saves.
+    large_segment_rows: int = 2**22
+    large_segment_bytes: int = 2**30
+    # An index fits itself on its first rows once it has this many rows, or this many bytes in at least
+    # `least_first_rows` rows.
+    first_rows: int = 2**13
+    first_bytes: int = 2**26
+    least_first_rows: int = 32
+    # Sparse rows read at a time before the index is fitted.
+    first_step_rows: int = 256
+    # Values of vectors or of projections encoded at a time: they stay in the second-level cache.
+    encode_step_values: int = 2**17
+    # Values, or sparse rows, of a sample for `fit` that are read at a time.
+    fit_step_values: int = 2**20
+    fit_step_rows: int = 1024
+    # Under "l2" and "ip", longer vectors of a sample are shortened to this many times the median norm.
+    longest_sample_norm: float = 2.0
+
     # --- search ---
+
+    # Batches: values of queries and queries that all threads search at a time, and the least queries of a thread that
+    # takes a part of its own.
+    query_values: int = 2**24
+    query_rows: int = 2048
+    least_thread_queries: int = 32
+
+    # Planner: the least candidates for re-ranking. 99.5 % of the true 10 nearest are among the 600 nearest by Hamming
+    # distance (codes of 832 to 2,048 bits).
+    least_candidates: int = 640
+    # Up to this many bits, estimating the distance of every row takes about as long as a Hamming scan and re-ranking.
+    estimate_all_bits: int = 512
+    # The same for rows in cells: up to this many bits, estimating all of them is faster than reading the nearest by
+    # Hamming distance a second time.
+    estimate_cell_bits: int = 1024
+    # Rows, nearest by estimate, whose exact distance may be computed: a multiple of k, but at least this many. On
+    # codes below `few_exact_bits`, 97 % of the true 10 are among the first 1,000 at 128 bits; on codes of 400 bits and
+    # more, 99.5 % are among the first 100.
+    exact_rows_of_k: int = 16
+    least_exact_rows: int = 256
+    least_exact_rows_of_short_codes: int = 1024
+    few_exact_bits: int = 512
+    # The same where norms differ, since errors differ too and a near row may have a poor estimate.
+    exact_rows_of_k_with_norms: int = 64
+    least_exact_rows_with_norms: int = 8192
+    # A filter that allows at most one row in this many of a segment is answered by copying those rows.
+    few_allowed_share: int = 16
+    # Codes from this length on where the cascade beats the scan, for few queries and for a batch, which a scan answers
+    # together; and the cascade pays only if at most one row in `cascade_share` is wanted.
+    cascade_bits: int = 2048
+    cascade_batch_bits: int = 4096
+    cascade_share: int = 256
+    # Share of rows that survive the head of the cascade (measured: 0.02 to 0.1).
+    cascade_survivor_share: float = 0.05
+    # This many queries are a batch. A byte in cells costs a batch as much as this many bytes of a scan, which shares
+    # what it reads among queries (measured: 2.7 on Fashion-MNIST, 3.7 on GloVe and on Debian text).
+    batch_queries: int = 4
+    cell_byte_cost: int = 3
+    # Exact search by substrings pays for at most this many results.
+    most_substring_results: int = 64
+
+    # Scan: the least rows of a task when several threads share the rows of one query, so that starting a task does not
+    # count.
+    least_scan_task_rows: int = 8 * 512
+    # The most queries of a task, and the most results. 256 queries share the codes that are read. More queries, and more
+    # results, only make the last kernel call of a task longer, which sorts all keys and cannot be interrupted. Measured:
+    # equal times from 256 to 4,096 queries.
+    scan_task_queries: int = 512
+    scan_task_results: int = 2**19
+    # Words of rows times queries that one kernel call compares: about 10 ms, so that a search can be interrupted.
+    # Smaller calls cost no time (0.37 s for 512 queries on a million rows of 1,024 bits with 2**25 and with 2**40).
+    scan_call_words: int = 2**27
+    # Rows of a range search task, which keeps all of its results until it ends.
+    range_task_rows: int = 32 * 512
+    # Queries that a range search or the cascade answers together.
+    shared_queries: int = 32
+
+    # Cascade: head distances that a group of queries keeps between the two passes (32 MiB).
+    cascade_values: int = 2**24
+    # A row that survives the head costs as much as this many words of a sequential scan. Measured at 2,048 bits: 28 ns
+    # against 0.1 ns a word in a batch, and 35 ns against 0.6 ns for fewer than `cascade_few_queries` queries.
+    cascade_row_words: int = 280
+    cascade_row_words_of_few: int = 50
+    cascade_few_queries: int = 4
+    # The least queries whose survivors decide whether the cascade pays for the remaining ones.
+    cascade_first_queries: int = 8
+
+    # Estimates: queries of a task that scans all rows, and of a task that visits cells.
+    estimate_task_queries: int = 32
+    estimate_cell_queries: int = 256
+
+    # Exact distances: k-NN search skips rows whose estimate exceeds the k-th distance by this many standard errors. One
+    # in a thousand of the nearest rows is skipped; 4 standard errors read half as many vectors again and find no more.
+    knn_sigmas: float = 3.0
+    # Range search skips rows whose estimate exceeds the radius by this many standard errors (once in 16,000 rows).
+    range_sigmas: float = 4.0
+    # Up to this many results are kept sorted while vectors are read; more results are sorted at the end.
+    most_inserted_results: int = 256
+    # Queries, and values of queries, whose candidates one call reads.
+    exact_task_queries: int = 64
+    exact_task_values: int = 2**21
+    # Vectors that a range search reads at a time.
+    range_read_rows: int = 1024
+
+    # Cells: segments with fewer rows have none and are scanned.
+    least_cell_segment_rows: int = 2**11
+    # Cells of a segment, by default and at most, as a multiple of the square root of its rows; and the least rows of a
+    # cell on average. By default, choosing cells costs about as much as scanning the chosen cells.
+    cells_of_root: int = 2
+    most_cells_of_root: int = 16
+    least_cell_rows: int = 8
+    # The default number of probes is measured on this many rows, so that cells hold this share of the nearest rows.
+    probe_sample_rows: int = 128
+    probe_recall: float = 0.99
+    # Probability that the cascade inside cells misses the k-th nearest row: far below what the choice of cells misses.
+    cell_miss: float = 1e-5
+    # Queries that are searched together and share the cells they visit.
+    cell_task_queries: int = 512
+    # k-means: training rows for each centroid, and iterations. On GloVe, 100 rows and 10 iterations scan one row in
+    # ten less, for twice the time.
+    kmeans_rows: int = 64
+    kmeans_iterations: int = 8
+    # Rows that one task assigns to centroids.
+    kmeans_task_rows: int = 512
+
+    # Substrings: segments with fewer rows have no tables and are scanned.
+    least_table_segment_rows: int = 2**11
+    # Tables by default. More of them take more memory than the codes.
+    default_tables: int = 16
+    # Entries of a table for each row, at most: most of them would be empty. Tables of up to `small_table_bits` bits
+    # are small in any case.
+    most_table_entries_of_row: int = 2
+    small_table_bits: int = 12
+    # A search by tables becomes a scan when it costs one in this many of the words that a scan reads.
+    table_budget_share: int = 32
+    # Queries of a task, and bucket masks that a task holds at a time.
+    table_task_queries: int = 32
+    table_task_masks: int = 2**20
 
     # --- storage ---
 

@@ -15,7 +15,7 @@ from .. import CBEIndex
 from .._core.tuning import tuning
 from ..data.codes import n_bytes
 from ..data.source import VectorSource, as_codes
-from ..search.planner import MODES, RERANKS
+from ..search.request import MODES, RERANKS
 from .arguments import FORMATS, count
 from .info import open_index
 from .inputs import Inputs

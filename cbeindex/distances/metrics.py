@@ -1,4 +1,4 @@
-"""The three metrics: what a vector looks like to the encoder, and what distances are."""
+"""The three metrics: how vectors are checked and prepared for the encoder, and exact distances."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.tuning import tuning
 from .._core.typing import Rows, Vectors
+from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 
-# What rounding in float64 leaves of 1 - 1.
+# What float64 rounding leaves of 1 - 1.
 _COSINE_ROUNDING = 1e-15
-# A norm that differs from 1 by less is 1 but for the rounding of the vector.
+# A norm this close to 1 is 1 up to the rounding of the vector.
 _UNIT_ROUNDING = 1e-6
-# Vectors from this length on are squared in pieces.
-_LONG = 1024
-# Squared norms that float32 sums to full precision.
+# Squared norms between these bounds are summed in float32 at full precision.
 _LEAST_SQUARE, _LARGEST_SQUARE = 1e-30, 1e36
+# Under "l2" and "ip": the largest squared norm for which distances fit float32.
+_LARGEST_ROW_SQUARE = 1e36
+# Under "cosine" only the norm itself must fit float32.
+_LARGEST_COSINE_SQUARE = float(np.finfo(np.float32).max) ** 2
 
 
 @dataclass(frozen=True)
 class Metric:
-    """A way to compare vectors; lower distances are nearer.
+    """A distance between vectors; smaller is nearer.
 
     Attributes
     ----------
@@ -35,34 +39,48 @@ class Metric:
 
     @property
     def number(self) -> int:
-        """What kernels call it."""
+        """The number by which kernels know the metric."""
         return ("l2", "ip", "cosine").index(self.name)
 
-    def prepare(self, rows: VectorRows, row_squares: NDArray[np.float64] | None = None) -> VectorRows:
-        """Return rows as the encoder sees them: of norm 1 for cosine (a zero vector stays as it is).
+    def check(self, source: VectorSource, first: int, rows: VectorRows) -> NDArray[np.float64]:
+        """Return the squared norms of rows read from row `first` of `source` on.
 
-        `row_squares` are their squared norms, if these are known.
+        Raises ValueError, naming the row in `source`, if a row is not finite or too long for float32 distances.
+        """
+        sums = squares(rows)
+        finite = np.isfinite(sums)  # in float64, so the sum is finite if all values are
+        if not finite.all():
+            source.refuse(first + int(finite.argmin()))
+        largest = _LARGEST_COSINE_SQUARE if self.name == "cosine" else _LARGEST_ROW_SQUARE
+        if sums.size and sums.max() > largest:
+            source.refuse(first + int(sums.argmax()))
+        return sums
+
+    def prepare(self, rows: VectorRows, row_squares: NDArray[np.float64] | None = None) -> VectorRows:
+        """Return rows as the encoder sees them: normalised for cosine (zero vectors stay zero), else unchanged.
+
+        `row_squares` holds the squared norms if they are known.
         """
         if self.name != "cosine":
             return rows
-        norms = _norms(squares(rows) if row_squares is None else row_squares)
-        return rows.divided(norms) if isinstance(rows, SparseRows) else _divided(rows, norms)
+        norms = _divisors(squares(rows) if row_squares is None else row_squares)
+        return rows.divided(norms) if isinstance(rows, SparseRows) else _divide(rows, norms)
 
     def fast_distances(self, rows: Vectors | SparseRows, query: Vectors) -> NDArray[np.float32]:
-        """Distances from one query to rows, neither of them prepared, in float32: right to `rounding`."""
+        """Return distances from one query to rows, neither of them prepared, in float32 (see `rounding`)."""
         if isinstance(rows, SparseRows):
             return self.distances(rows, query)
         rows = rows.astype(np.float32, copy=False)
         near: NDArray[np.float32]
         if self.name == "l2":
-            apart = rows - query
-            near = np.einsum("ij,ij->i", apart, apart)
+            differences = rows - query
+            near = np.einsum("ij,ij->i", differences, differences)
             return near
         if self.name == "ip":
             near = 1 - _products(rows, query)
             return near
         with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-            unit = _divided(query[np.newaxis], _norms(squares(query[np.newaxis])))[0]
+            unit = _divide(query[np.newaxis], _divisors(squares(query[np.newaxis])))[0]
             products = _products(rows, unit)
             norms = np.einsum("ij,ij->i", rows, rows)
         if not ((norms > _LEAST_SQUARE) & (norms < _LARGEST_SQUARE)).all():
@@ -71,9 +89,9 @@ class Metric:
         return near
 
     def rounding(self, distance: float, vectors: NDArray[Any] | SparseRows, rows: Rows, query: Vectors) -> float:
-        """How far `fast_distances` of `vectors[rows]` may be from exact ones, near `distance`.
+        """Bound the error of `fast_distances` to `vectors[rows]` near `distance`.
 
-        Errors of sums grow as the root of their length.
+        Errors of sums grow with the square root of their length.
         """
         if isinstance(vectors, SparseRows):
             return 0.0
@@ -85,8 +103,8 @@ class Metric:
         return 8 * float(np.finfo(np.float32).eps) * math.sqrt(query.size) * scale
 
     def distances(self, rows: Vectors | SparseRows, query: Vectors) -> NDArray[np.float32]:
-        """Exact distances from one query to rows, neither of them prepared, summed in float64."""
-        asked = query.astype(np.float64)
+        """Return exact distances from one query to rows, neither of them prepared, summed in float64."""
+        wide_query = query.astype(np.float64)
         exact: NDArray[np.float64]
         if isinstance(rows, SparseRows):
             if self.name == "l2":
@@ -95,51 +113,61 @@ class Metric:
         else:
             wide = rows.astype(np.float64)
             if self.name == "l2":
-                return squares(wide - asked).astype(np.float32)
-            products, norms = _products(wide, asked), squares(wide)
+                return squares(wide - wide_query).astype(np.float32)
+            products, norms = _products(wide, wide_query), squares(wide)
         if self.name == "ip":
             exact = 1 - products
         else:
-            lengths = np.sqrt(norms * (asked @ asked))
+            lengths = np.sqrt(norms * (wide_query @ wide_query))
             exact = 1 - products / np.where(lengths == 0, 1, lengths)
-            exact[np.abs(exact) < _COSINE_ROUNDING] = 0  # a vector is at distance 0 of itself
+            exact[np.abs(exact) < _COSINE_ROUNDING] = 0  # a vector has distance 0 to itself
         return exact.astype(np.float32)
 
 
 METRICS = {name: Metric(name) for name in ("cosine", "l2", "ip")}
-
-
-def _norms(row_squares: NDArray[np.float64]) -> NDArray[np.float32]:
-    """Return what rows are divided by to have norm 1: 1 for a zero vector, and for one that has it but for rounding."""
-    norms = np.sqrt(row_squares).astype(np.float32)
-    norms[(norms == 0) | (np.abs(norms - 1) < _UNIT_ROUNDING)] = 1
-    return norms
-
-
-def _divided(rows: Vectors, norms: NDArray[np.float32]) -> Vectors:
-    """Divide dense rows by numbers; they may be the same rows."""
-    divided: Vectors = rows if (norms == 1).all() else rows / norms[:, np.newaxis]
-    return divided
-
-
-def _products(rows: NDArray[Any], query: NDArray[Any]) -> NDArray[Any]:
-    """Inner products, on this thread alone: the threads of a BLAS would get in the way of ours."""
-    products: NDArray[Any] = np.einsum("ij,j->i", rows, query)
-    return products
+"""All metrics by name."""
 
 
 def squares(rows: NDArray[Any] | SparseRows) -> NDArray[np.float64]:
-    """Squared norms, in float64."""
+    """Return squared norms in float64."""
     if isinstance(rows, SparseRows):
         return rows.squares()
-    if rows.dtype == np.float32 and rows.shape[1] >= _LONG and rows.flags.c_contiguous:
+    if rows.dtype == np.float32 and rows.shape[1] >= tuning().long_vector_values and rows.flags.c_contiguous:
         return _long_squares(rows)
     norms: NDArray[np.float64] = np.einsum("ij,ij->i", rows, rows, dtype=np.float64)
     return norms
 
 
+def products_and_squares(rows: VectorRows, centre: Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Return inner products of rows with `centre`, and squared distances to it, in float64."""
+    wide = centre.astype(np.float64)
+    if isinstance(rows, SparseRows):
+        products = rows.products(centre)
+        return products, np.maximum(rows.squares() - 2 * products + wide @ wide, 0)
+    return rows.astype(np.float64) @ wide, squares(rows - centre)
+
+
+def _divisors(row_squares: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return the norms that rows are divided by: 1 for zero vectors, and for unit vectors up to rounding."""
+    norms = np.sqrt(row_squares).astype(np.float32)
+    norms[(norms == 0) | (np.abs(norms - 1) < _UNIT_ROUNDING)] = 1
+    return norms
+
+
+def _divide(rows: Vectors, norms: NDArray[np.float32]) -> Vectors:
+    """Divide dense rows by `norms`. The result may be `rows` itself."""
+    divided: Vectors = rows if (norms == 1).all() else rows / norms[:, np.newaxis]
+    return divided
+
+
+def _products(rows: NDArray[Any], query: NDArray[Any]) -> NDArray[Any]:
+    """Return inner products, computed on this thread alone: BLAS threads would compete with those of the search."""
+    products: NDArray[Any] = np.einsum("ij,j->i", rows, query)
+    return products
+
+
 def _long_squares(rows: Vectors) -> NDArray[np.float64]:
-    """Do as `squares` in a third of the time: sums of 64 squares in float32, which are right to 1e-7, in float64."""
+    """Compute `squares` faster: sums of 64 squares in float32, right to 1e-7, are added up in float64."""
     n, dim = rows.shape
     n_pieces = dim // 64
     pieces = np.lib.stride_tricks.as_strided(rows, (n, n_pieces, 64), (rows.strides[0], 256, 4), writeable=False)
@@ -151,12 +179,3 @@ def _long_squares(rows: Vectors) -> NDArray[np.float64]:
     if doubtful.any():
         norms[doubtful] = np.einsum("ij,ij->i", rows[doubtful], rows[doubtful], dtype=np.float64)
     return norms
-
-
-def products_and_squares(rows: VectorRows, centre: Vectors) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """Inner products of rows with a vector, and their squared distances from it, in float64."""
-    wide = centre.astype(np.float64)
-    if isinstance(rows, SparseRows):
-        products = rows.products(centre)
-        return products, np.maximum(rows.squares() - 2 * products + wide @ wide, 0)
-    return rows.astype(np.float64) @ wide, squares(rows - centre)

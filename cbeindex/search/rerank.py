@@ -1,184 +1,108 @@
-"""Better distances than Hamming's: estimates from codes, and exact ones from vectors."""
+"""Re-ranking: from the rows of a segment to a shortlist with estimated distances, and on to exact distances."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 import numpy as np
-from numpy.typing import NDArray
 
-from .. import kernels
-from .._core.threads import for_each_chunk
-from .._core.typing import Arrays, Floats, Ids, Keys, Mask, Ranks, Rows, Vectors
-from ..data.codes import BLOCK_ROWS, CodeRows
-from ..data.sparserows import SparseRows
-from ..distances.estimator import AsymmetricQueries
-from ..distances.metrics import Metric
-from ..store.segment import NO_RANKS, Segment
-
-_TASK_QUERIES = 32
-_VISIT_QUERIES = 256
-
-
-def estimate_all(
-    queries: AsymmetricQueries,
-    codes: CodeRows,
-    columns: Arrays,
-    k: int,
-    hidden: Mask,
-    n_threads: int,
-    *,
-    ranks: Ranks = NO_RANKS,
-    bounds: Floats | None = None,
-    n_errors: float = 0.0,
-) -> Keys:
-    """Estimate the distance of every row; return the keys of the `k` nearest within `bounds`, ascending.
-
-    With `n_errors`, the distance of a row is its estimate less so many standard errors of the product in it: of rows
-    with very different errors, those that may be nearest come first.
-    """
-    n_rows, n_queries = len(columns["offsets"]), len(queries.codes)
-    k = min(k, n_rows)
-    bounds = np.full(n_queries, np.inf, dtype=np.float32) if bounds is None else bounds
-    margins = np.float32(n_errors) * queries.norms
-    split_rows = n_queries < 2 * n_threads and n_threads > 1
-    task_rows = max(8, -(-n_rows // (2 * n_threads * BLOCK_ROWS))) * BLOCK_ROWS if split_rows else max(1, n_rows)
-    starts = range(0, n_rows, task_rows)
-    keys: Keys = np.empty((len(starts), n_queries, k), dtype=np.uint64)
-    step = n_queries if split_rows else min(n_queries, _TASK_QUERIES)
-    grid = [(part, first) for part in range(len(starts)) for first in range(0, n_queries, max(1, step))]
-
-    def task(begin: int, end: int) -> None:
-        for part, first in grid[begin:end]:
-            which = slice(first, first + step)
-            q = queries.some(which)
-            kernels.asymmetric.scan(
-                q.codes, q.planes, q.totals, q.steps, q.offsets, codes.head, codes.tail, columns["offsets"],
-                columns["factors"], columns["spreads"], margins[which], hidden, ranks, starts[part],
-                min(starts[part] + task_rows, n_rows), bounds[which], keys[part, which],
-            )  # fmt: skip
-
-    for_each_chunk(task, len(grid), 1, n_threads)
-    return keys[0] if len(starts) == 1 else np.sort(np.concatenate(list(keys), axis=1), axis=1)[:, :k]
+from .._core.tuning import tuning
+from .._core.typing import Floats, Mask, Rows
+from ..data.keys import NO_ID, EstimateKeys
+from ..distances.kept import Candidates, KeptVectors
+from ..store.segment import Segment
+from . import candidates, estimates, exact
+from .buckets.base import Buckets
+from .plan import Plan
+from .queries import EncodedBatch
+from .topk import TopK
+from .view import View
 
 
-def estimate_visited(
-    queries: AsymmetricQueries,
-    segment: Segment,
-    k: int,
-    n_probes: int,
-    n_wanted: int,
-    hidden: Mask,
-    n_threads: int,
-    *,
-    n_errors: float = 0.0,
-) -> tuple[Keys, Rows]:
-    """Do as `estimate_all` for the rows in the nearest cells of each query; also count rows and cells visited."""
-    n_queries, cells, columns = len(queries.codes), segment.buckets, segment.columns
-    keys: Keys = np.empty((n_queries, min(k, segment.n_rows)), dtype=np.uint64)
-    margins, offsets = np.float32(n_errors) * queries.norms, cells.ends_of_cells()
-    counts: list[Rows] = [np.zeros(2, dtype=np.int64)]
+class Shortlist(NamedTuple):
+    """Rows of a segment that are re-ranked.
 
-    def task(start: int, stop: int) -> None:
-        some = slice(start, stop)
-        q = queries.some(some)
-        chosen = cells.choose(q.codes, n_probes, n_wanted, hidden)
-        kernels.asymmetric.visit(
-            q.codes, q.planes, q.totals, q.steps, q.offsets, segment.codes.head, segment.codes.tail, columns["offsets"],
-            columns["factors"], columns["spreads"], margins[some], hidden, segment.ranks, chosen, offsets, keys[some],
-        )  # fmt: skip
-        n_rows = (offsets[chosen + 1] - offsets[chosen]).sum()
-        counts.append(np.array([n_rows, np.count_nonzero(chosen < cells.n_cells)]))
-
-    for_each_chunk(task, n_queries, min(_VISIT_QUERIES, -(-n_queries // n_threads)) or 1, n_threads)
-    return keys, np.sum(counts, axis=0)
-
-
-def estimate_rows(queries: AsymmetricQueries, codes: CodeRows, columns: Arrays, rows: Rows, n_threads: int) -> Floats:
-    """Estimate the distances of each query to its own candidates: `rows` and the result are (n_queries, any)."""
-    weights = np.empty(rows.shape, dtype=np.int32)
-
-    def task(start: int, stop: int) -> None:
-        some = slice(start, stop)
-        kernels.asymmetric.weigh_rows(
-            queries.codes[some], queries.planes[some], codes.head, codes.tail, rows[some], weights[some]
-        )
-
-    for_each_chunk(task, len(rows), 8, n_threads)
-    products = queries.steps[:, np.newaxis] * (queries.totals[:, np.newaxis] - 2 * weights).astype(np.float32)
-    distances = columns["offsets"][rows] + queries.offsets[:, np.newaxis] - columns["factors"][rows] * products
-    return distances.astype(np.float32, copy=False)
-
-
-def distances_of(keys: Keys) -> Floats:
-    """Return the estimated distances of keys; for the largest uint64, infinity."""
-    ordered = (keys >> np.uint64(32)).astype(np.uint32)
-    bits = np.where(ordered >> 31, ordered & np.uint32(0x7FFFFFFF), ~ordered)
-    distances = bits.astype(np.uint32).view(np.float32)
-    return np.where(keys == np.uint64(np.iinfo(np.uint64).max), np.float32(np.inf), distances)
-
-
-def exact_nearest(
-    query: Vectors,
-    metric: Metric,
-    vectors: NDArray[np.floating] | SparseRows,
-    ids: Ids,
-    rows: Rows,
-    lower: Floats,
-    k: int,
-) -> tuple[Rows, Floats, int]:
-    """Find the `k` nearest of candidate rows by their vectors, without reading those that cannot be among them.
-
-    Parameters
+    Attributes
     ----------
-    ids : int64 array
-        Those of all rows, not only of candidates.
-    rows : int64 array of shape (n,)
-        Candidates.
-    lower : float32 array of shape (n,)
-        What the distance of each is at least.
-
-    Returns
-    -------
-    int64 array of shape (min(k, n),)
-        Rows, nearest first; of equal distances the smaller id first.
-    float32 array of the same shape
-        Their distances.
-    int
-        How many vectors were read.
+    segment : Segment
+    rows : int64 array of shape (n_queries, any)
+    is_missing : bool array of the same shape
+        Places at the end without a row.
+    estimates : float32 array of the same shape, or None if distances are not estimated
     """
-    order = np.argsort(lower, kind="stable")
-    read, rest = order[: 4 * k], order[4 * k :]
-    distances = metric.fast_distances(vectors[rows[read]], query)
-    if len(rest):
-        bound = np.partition(distances, k - 1)[k - 1]
-        rest = rest[: np.searchsorted(lower[rest], bound, side="right")]
-        distances = np.concatenate([distances, metric.fast_distances(vectors[rows[rest]], query)])
-        read = np.concatenate([read, rest])
-    best, exact = _decide(query, metric, vectors, ids, rows[read], distances, k)
-    return best, exact, len(read)
+
+    segment: Segment
+    rows: Rows
+    is_missing: Mask
+    estimates: Floats | None
 
 
-def exact_of_all(
-    query: Vectors, metric: Metric, vectors: NDArray[np.floating] | SparseRows, ids: Ids, hidden: Mask, k: int
-) -> tuple[Rows, Floats]:
-    """Find the `k` nearest of all rows that are not hidden, by their vectors: rows and distances, nearest first."""
-    distances = metric.fast_distances(vectors, query)
-    rows = np.flatnonzero(~hidden) if hidden.size else np.arange(len(vectors))
-    return _decide(query, metric, vectors, ids, rows, distances[rows] if hidden.size else distances, k)
+def nearest_by_hamming(view: View, batch: EncodedBatch, plan: Plan) -> TopK:
+    """Find the nearest rows by Hamming distance."""
+    keys = candidates.nearest(view, batch.code_queries(plan.k), plan, batch.stats)
+    return TopK.of_keys(keys, view.segment)
 
 
-def _decide(
-    query: Vectors,
-    metric: Metric,
-    vectors: NDArray[np.floating] | SparseRows,
-    ids: Ids,
-    rows: Rows,
-    distances: Floats,
-    k: int,
-) -> tuple[Rows, Floats]:
-    """Choose the `k` nearest of rows: float32 finds all that may be among them, ties included, float64 decides."""
-    if len(rows) > k:
-        bound = np.partition(distances, k - 1)[k - 1]
-        rows = rows[distances <= bound + metric.rounding(bound, vectors, rows, query)]
-    exact = metric.distances(vectors[rows], query)
-    best = np.lexsort((ids[rows], exact))[:k]
-    return rows[best], exact[best]
+def nearest_by_estimate(view: View, batch: EncodedBatch, plan: Plan) -> TopK:
+    """Find the nearest rows by estimated distance."""
+    if plan.n_candidates is None:
+        return TopK.of_keys(_estimate_all(view, batch, plan, plan.k, 0.0), view.segment)
+    shortlist = _shortlist_by_hamming(view, batch, plan, plan.n_candidates)
+    assert shortlist.estimates is not None
+    ids = np.where(shortlist.is_missing, NO_ID, view.segment.ids[shortlist.rows])
+    return TopK(shortlist.estimates, ids).smallest(plan.k)
+
+
+def nearest_exactly(view: View, batch: EncodedBatch, plan: Plan, kept: KeptVectors) -> TopK:
+    """Find the nearest rows by exact distance, reading only vectors whose estimate leaves them a chance."""
+    if plan.n_candidates is None:
+        shortlist = _shortlist_by_estimate(view, batch, plan)
+    else:
+        shortlist = _shortlist_by_hamming(view, batch, plan, plan.n_candidates)
+    found, n_read = exact.nearest(kept, batch.vectors, _bounded(shortlist, batch), plan.k, batch.n_threads)
+    candidates.count(batch.stats, vectors_read=n_read)
+    return found
+
+
+def _shortlist_by_hamming(view: View, batch: EncodedBatch, plan: Plan, n_candidates: int) -> Shortlist:
+    """Take the nearest rows by Hamming distance, and estimate their distances if the plan says so."""
+    segment = view.segment
+    keys = candidates.nearest(view, batch.code_queries(n_candidates), plan, batch.stats)
+    rows, is_missing = segment.rows_of(keys), keys.is_missing()
+    if not plan.estimates:
+        return Shortlist(segment, rows, is_missing, None)
+    near = estimates.distances(segment, batch.encoded, rows, batch.n_threads)
+    near[is_missing] = np.inf
+    return Shortlist(segment, rows, is_missing, near)
+
+
+def _shortlist_by_estimate(view: View, batch: EncodedBatch, plan: Plan) -> Shortlist:
+    """Take the rows that may be nearest by their estimates and standard errors."""
+    segment, n_sigmas = view.segment, tuning().knn_sigmas
+    keys = _estimate_all(view, batch, plan, plan.n_exact, n_sigmas)
+    rows = segment.rows_of(keys)
+    margins = n_sigmas * batch.encoded.norms[:, np.newaxis] * segment.columns["spreads"][rows]
+    return Shortlist(segment, rows, keys.is_missing(), keys.distances() + margins)
+
+
+def _estimate_all(view: View, batch: EncodedBatch, plan: Plan, k: int, n_sigmas: float) -> EstimateKeys:
+    """Estimate the distances of all rows, or of those in the cells that the plan visits; see `estimates.nearest`."""
+    queries, n_threads = batch.encoded, batch.n_threads
+    buckets: Buckets | None = view.part.buckets
+    if plan.mode == "buckets" and buckets is not None:
+        found = buckets.nearest_by_estimate(view, queries, k, n_sigmas, plan, n_threads)
+        if found is not None:
+            keys, visits = found
+            candidates.count_visits(batch.stats, visits)
+            return view.segment_keys(keys)
+    return view.segment_keys(estimates.nearest(view, queries, k, n_sigmas, n_threads))
+
+
+def _bounded(shortlist: Shortlist, batch: EncodedBatch) -> Candidates:
+    """Bound the distances of a shortlist from below."""
+    segment, rows, is_missing, near = shortlist
+    counts = np.count_nonzero(~is_missing, axis=1)
+    if near is None:
+        return Candidates(rows, counts, np.full(rows.shape, -np.inf, dtype=np.float32))
+    lower = batch.encoded.lower_bounds(np.where(is_missing, 0, near), segment.columns, rows, tuning().knn_sigmas)
+    return Candidates(rows, counts, lower)

@@ -10,12 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from .. import kernels
 from .._core.tuning import tuning
 from ..data.codes import CodeRows
 from ..data.sparserows import SparseRows
 from ..errors import CorruptIndexFileError
-from ..search.buckets import Tables
 from ..store.rowstore import RowStore
 from ..store.segment import Segment
 from ..store.snapshot import Snapshot
@@ -36,8 +34,6 @@ def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any) -> None
             _check_values(name, column, limits.get(name, float("inf")))
         if _has_spare_bits(segment.codes, rows.n_bits):
             raise CorruptIndexFileError(f"codes must be 0 past bit {rows.n_bits - 1}")
-        if isinstance(segment.buckets, Tables):
-            _check_tables(segment.buckets, segment.codes)
     Snapshot(tuple(segments)).ids()  # refuses repeated ids
 
 
@@ -59,12 +55,3 @@ def _has_spare_bits(codes: CodeRows, n_bits: int) -> bool:
     """Tell whether any code has a 1 past bit `n_bits - 1`."""
     last = codes.tail[:, -1] if codes.tail.shape[1] else codes.head[:, -1] if codes.n_head else np.uint64(0)
     return n_bits % 64 > 0 and bool((last >> np.uint64(n_bits % 64)).any())
-
-
-def _check_tables(tables: Tables, codes: CodeRows) -> None:
-    """Raise CorruptIndexFileError unless the tables are those that the codes give."""
-    for table, first_bit in enumerate(tables.first_bits):
-        starts, rows = np.zeros_like(tables.starts[table]), np.empty_like(tables.rows[table])
-        kernels.tables.fill(codes.tail, first_bit, tables.table_bits, starts, rows)
-        if not np.array_equal(starts, tables.starts[table]) or not np.array_equal(rows, tables.rows[table]):
-            raise CorruptIndexFileError(f"table {table} must list each row once, in the bucket of its code")

@@ -11,22 +11,20 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core.checks import as_choice, as_count, as_flag
+from .._core.checks import as_choice, as_count
 from .._core.typing import Arrays, Ids, Mask, Ranks
-from ..data.codes import BLOCK_ROWS, CodeRows, n_words
+from ..data.codes import BLOCK_ROWS, CodeRows
 from ..data.columns import Column
 from ..data.sparserows import SparseRows
-from ..search.buckets import Cells, Clusters, Substrings, Tables
-from ..search.buckets.centroids import Centroids
-from ..search.buckets.clusters import CELL_WORDS
-from ..search.buckets.substrings import MOST_TABLE_BITS
+from ..search.buckets import MAKERS, BucketMaker, Buckets
 from ..store.rowstore import RowStore
 from ..store.segment import NO_RANKS, NOT_HIDDEN, Segment
 from .container import Stored
 from .sections import MappedArrays
 from .values import value_of
 
-_BUCKETS_OF_MAKERS = {Clusters: "cells", Substrings: "tables"}
+# All kinds of buckets, by their names in files.
+_BUCKETS: dict[str, type[Buckets]] = {maker.buckets.kind: maker.buckets for _, maker in sorted(MAKERS.items())}
 
 
 class SavedSegment(NamedTuple):
@@ -117,25 +115,14 @@ def _arrays_of(segment: Segment) -> Arrays:
             arrays[f"{name}/indices"], arrays[f"{name}/values"] = values.indices[span], values.values[span]
         else:
             arrays[name] = values
-    if isinstance(segment.buckets, Cells):
-        centroids = segment.buckets.centroids
-        arrays |= {"cells/centroids": centroids.signs, "cells/offsets": segment.buckets.offsets}
-        if centroids.weights.size:
-            arrays["cells/weights"] = centroids.weights
-    elif isinstance(segment.buckets, Tables):
-        arrays |= {"tables/starts": segment.buckets.starts, "tables/rows": segment.buckets.rows}
-        arrays["tables/first_bits"] = segment.buckets.first_bits
+    if segment.buckets is not None:
+        arrays |= {f"{segment.buckets.kind}/{name}": array for name, array in segment.buckets.to_arrays().items()}
     return arrays
 
 
-def _describe_buckets(buckets: Any) -> dict[str, Any] | None:
+def _describe_buckets(buckets: Buckets | None) -> dict[str, Any] | None:
     """Return the JSON entry of buckets."""
-    if isinstance(buckets, Cells):
-        about = {"kind": "cells", "n_cells": buckets.n_cells, "n_probes": list(buckets.n_probes)}
-        return about | {"weights": buckets.centroids.weights.size > 0}
-    if isinstance(buckets, Tables):
-        return {"kind": "tables", "n_tables": buckets.n_tables, "table_bits": buckets.table_bits}
-    return None
+    return None if buckets is None else {"kind": buckets.kind, **buckets.describe()}
 
 
 class _SegmentArrays:
@@ -196,17 +183,14 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
     """Rebuild one segment from its checked entry."""
     name, n_rows = entry["name"], entry["n_rows"]
     arrays = _SegmentArrays(name, n_rows, stored.arrays)
-    buckets = value_of(entry, "buckets")
-    kind = None if buckets is None else as_choice(value_of(buckets, "kind"), "buckets", ("cells", "tables"))
-    if kind not in (None, _BUCKETS_OF_MAKERS.get(type(rows.buckets))):
-        raise ValueError(f"{name} must not have {kind}: the index is not of that kind")
-    layout = CodeRows.empty(0, rows.n_bits, by_row=kind == "tables")
+    kind = _kind_of_buckets(entry, rows)
+    layout = CodeRows.empty(0, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
     codes = CodeRows(
         arrays.get("head", np.uint64, -(-n_rows // BLOCK_ROWS), layout.n_head, BLOCK_ROWS),
         arrays.get("tail", np.uint64, n_rows, layout.tail.shape[1]),
     )
     order = ranks = NO_RANKS
-    if kind == "cells":
+    if kind is not None and kind.reorders_rows:
         order, ranks = arrays.get("order", np.int32, n_rows), arrays.get("ranks", np.int32, n_rows)
     ids = arrays.get("ids", np.int64, n_rows)
     _check_id_range(ids, order, next_id)
@@ -217,9 +201,20 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
         arrays.removed(entry["removed"]),
         order,
         ranks,
-        _load_buckets(kind, buckets, arrays, rows.n_bits),
+        None if kind is None else _load_buckets(kind, entry["buckets"], arrays, rows.n_bits),
         stored.mapped(f"{name}/"),
     )
+
+
+def _kind_of_buckets(entry: Any, rows: RowStore) -> type[Buckets] | None:
+    """Return the kind of buckets that a segment has, which must be that of the index."""
+    described = value_of(entry, "buckets")
+    if described is None:
+        return None
+    kind = _BUCKETS[as_choice(value_of(described, "kind"), "buckets", tuple(_BUCKETS))]
+    if not isinstance(rows.buckets, BucketMaker) or rows.buckets.buckets is not kind:
+        raise ValueError(f"{entry['name']} must not have {kind.kind}: the index is not of that kind")
+    return kind
 
 
 def _check_id_range(ids: Ids, order: Ranks, next_id: int) -> None:
@@ -248,37 +243,10 @@ def _load_column(name: str, column: Column, arrays: _SegmentArrays) -> Any:
     return SparseRows(offsets, indices, values)
 
 
-def _load_buckets(kind: str | None, described: Any, arrays: _SegmentArrays, n_bits: int) -> Any:
+def _load_buckets(kind: type[Buckets], described: dict[str, Any], arrays: _SegmentArrays, n_bits: int) -> Buckets:
     """Rebuild the buckets of a segment from their JSON entry and sections."""
-    if kind is None:
-        return None
-    return _load_cells(described, arrays, n_bits) if kind == "cells" else _load_tables(described, arrays, n_bits)
 
+    def read(part: str, dtype: Any, *shape: int | None) -> Any:
+        return arrays.get(f"{kind.kind}/{part}", dtype, *shape)
 
-def _load_cells(described: Any, arrays: _SegmentArrays, n_bits: int) -> Cells:
-    n_cells = as_count(value_of(described, "n_cells"), "n_cells")
-    n_cell_words = min(n_words(n_bits), CELL_WORDS)
-    signs = arrays.get("cells/centroids", np.uint64, n_cells, n_cell_words)
-    if as_flag(described.get("weights", False), "weights"):
-        centroids = Centroids(signs, arrays.get("cells/weights", np.uint64, n_cells, 2, n_cell_words))
-    else:  # a file from before centroids had weights
-        centroids = Centroids.of_codes(signs)
-    offsets = arrays.get("cells/offsets", np.int64, n_cells + 1)
-    if offsets[0] != 0 or offsets[-1] != arrays.n_rows or (offsets[1:] < offsets[:-1]).any():
-        raise ValueError(f"offsets of cells must ascend from 0 to {arrays.n_rows}")
-    n_probes = tuple(as_count(n, "n_probes") for n in value_of(described, "n_probes", list))
-    if len(n_probes) != 3 or max(n_probes) > n_cells:
-        raise ValueError(f"n_probes must be three numbers up to n_cells = {n_cells}, got {n_probes}")
-    return Cells(centroids, offsets, n_probes)
-
-
-def _load_tables(described: Any, arrays: _SegmentArrays, n_bits: int) -> Tables:
-    table_bits = as_count(value_of(described, "table_bits"), "table_bits", most=MOST_TABLE_BITS)
-    n_tables = as_count(value_of(described, "n_tables"), "n_tables", most=n_bits // table_bits)
-    first_bits = arrays.get("tables/first_bits", np.int64, n_tables)
-    # Exact search relies on disjoint substrings: a differing bit must count in one table only.
-    if not np.array_equal(first_bits, np.arange(n_tables) * (n_bits // n_tables)):
-        raise ValueError(f"first bits of tables must divide the {n_bits} bits of a code evenly")
-    starts = arrays.get("tables/starts", np.int32, n_tables, 2**table_bits + 1)
-    rows = arrays.get("tables/rows", np.int32, n_tables, arrays.n_rows)
-    return Tables(table_bits, first_bits, starts, rows, is_checked=False)
+    return kind.from_arrays(described, read, n_bits, arrays.n_rows)

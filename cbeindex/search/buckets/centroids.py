@@ -1,9 +1,9 @@
-"""Centroids of codes: k-means by cosine.
+"""Centroids of codes: spherical k-means.
 
-A centroid is the mean of its rows with bits as +1 and -1, rounded: at each place the bit that most of them have, and a
-weight of 0 to 3 that tells how well they agree. A code belongs to the centroid that points most nearly in its direction
-(spherical k-means). So places at which rows are of two minds do not count, where the bits of majorities alone would
-count them in full: on Fashion-MNIST and GloVe a search then looks at 1.2 and 1.5 times the rows for the same recall.
+A centroid is the mean of its rows with bits as +1 and -1, rounded: each bit position has the majority bit, and a weight
+of 0 to 3 for the size of the majority. A code belongs to the centroid with the largest cosine. Positions without a
+clear majority have little or no weight. With majority bits alone, which weigh all positions equally, a search scans 1.2
+times as many rows on Fashion-MNIST and 1.5 times as many on GloVe for the same recall.
 """
 
 from __future__ import annotations
@@ -18,27 +18,21 @@ from numpy.typing import NDArray
 from ... import kernels
 from ..._core.progress import part_bar
 from ..._core.threads import for_each_chunk, n_cores
+from ..._core.tuning import tuning
 from ..._core.typing import Codes, Rows
 from ...data.codes import CodeRows, pack_bits
 
-# The largest weight.
+# The largest weight, by the two bits that a weight has.
 _HEAVIEST = 3
-# Rows a centroid that k-means is trained on, and its rounds: measured on GloVe, 100 rows and 10 rounds save a search
-# one row in ten, for twice the time.
-_TRAINING_ROWS = 64
-_N_ROUNDS = 8
-# Rows of a task.
-_TASK_ROWS = 512
-
 
 Value = TypeVar("Value")
 
 
 class _derived(Generic[Value]):
-    """What is computed on first use and kept.
+    """A property that is computed on first use and cached.
 
-    As `functools.cached_property`, but without the lock that it has before Python 3.12: a process forked while another
-    thread computes would never get it.
+    Unlike `functools.cached_property` before Python 3.12 it has no lock. A process forked while another thread holds
+    such a lock could never acquire it.
     """
 
     def __init__(self, compute: Callable[[Any], Value]) -> None:
@@ -59,9 +53,9 @@ class Centroids:
     Attributes
     ----------
     signs : uint64 array of shape (n, n_words)
-        The bit at each place.
+        The bit at each position.
     weights : uint64 array of shape (n, 2, n_words), or (n, 0, n_words)
-        The weight of each place: the bits of its ones, and those of its twos. Without them all places weigh 1.
+        Bit planes of the weights: the ones, then the twos. Without planes all positions have weight 1.
     """
 
     signs: Codes
@@ -69,12 +63,12 @@ class Centroids:
 
     @classmethod
     def of_codes(cls, codes: Codes) -> Centroids:
-        """Make centroids that are codes."""
+        """Make centroids of codes, with weight 1 at all positions."""
         return cls(codes, np.empty((len(codes), 0, codes.shape[1]), dtype=np.uint64))
 
     @classmethod
     def of_means(cls, means: NDArray[np.float32]) -> Centroids:
-        """Round means, (n, 64 n_words)."""
+        """Round means of shape (n, 64 n_words)."""
         magnitudes = np.abs(means)
         steps = magnitudes.max(axis=1, keepdims=True) / _HEAVIEST
         levels = np.rint(magnitudes / np.where(steps == 0, 1, steps)).astype(np.uint8)
@@ -84,7 +78,7 @@ class Centroids:
         return len(self.signs)
 
     def __getstate__(self) -> dict[str, Codes]:
-        return {"signs": self.signs, "weights": self.weights}  # without what is derived from them
+        return {"signs": self.signs, "weights": self.weights}  # without derived arrays
 
     @property
     def nbytes(self) -> int:
@@ -93,21 +87,21 @@ class Centroids:
 
     @_derived
     def _planes(self) -> tuple[Codes, Codes]:
-        """The bits of the ones and of the twos."""
+        """Bit planes of the ones and of the twos."""
         if self.weights.size:
             return np.ascontiguousarray(self.weights[:, 0]), np.ascontiguousarray(self.weights[:, 1])
         return ~np.zeros_like(self.signs), np.zeros_like(self.signs)
 
     @_derived
     def _columns(self) -> tuple[Codes, Codes, Codes]:
-        """Signs, ones and twos word by word."""
+        """Signs, ones and twos in the layout of heads, word by word."""
         n_bits = 64 * self.signs.shape[1]
         signs, ones, twos = (CodeRows.of(plane, n_bits).head for plane in (self.signs, *self._planes))
         return signs, ones, twos
 
     @_derived
     def _lengths(self) -> tuple[Rows, NDArray[np.float64]]:
-        """Sums of the weights, and what makes a cosine of a product with a code."""
+        """Sums of the weights, and the factors that turn products with codes into cosines."""
         ones, twos = self._planes
         totals = _count(ones) + 2 * _count(twos)
         squares = _count(ones) + 4 * _count(twos) + 4 * _count(ones & twos)
@@ -115,41 +109,42 @@ class Centroids:
         return totals, 1 / np.sqrt(np.maximum(squares, 1) * float(n_bits))
 
     def nearest(self, words: Codes, k: int) -> Rows:
-        """Return the `k` nearest centroids of codes, nearest first: int64 (n, k)."""
+        """Return the `k` nearest centroids of each code, nearest first: int64 (n, k)."""
         chosen: Rows = np.empty((len(words), k), dtype=np.int64)
         kernels.centroids.choose(words, *self._columns, *self._lengths, len(self), chosen)
         return chosen
 
     def assign(self, words: Codes) -> Rows:
-        """Return the nearest centroid of each code; on all cores."""
+        """Return the nearest centroid of each code, using all cores."""
         cell: Rows = np.empty(len(words), dtype=np.int64)
         columns, lengths = self._columns, self._lengths
 
         def task(start: int, stop: int) -> None:
             kernels.centroids.assign(words[start:stop], *columns, *lengths, len(self), cell[start:stop])
 
-        for_each_chunk(task, len(words), _TASK_ROWS, n_cores())
+        for_each_chunk(task, len(words), tuning().kmeans_task_rows, n_cores())
         return cell
 
 
 def train(words: Codes, n_bits: int, n_centroids: int, rng: np.random.Generator) -> Centroids:
-    """Find centroids of codes by k-means on a sample; `n_bits` of the words are bits of codes."""
-    sample = words[rng.permutation(len(words))[: _TRAINING_ROWS * n_centroids]]
+    """Find centroids by k-means on a sample of codes; words past `n_bits` bits are ignored."""
+    sample = words[rng.permutation(len(words))[: tuning().kmeans_rows * n_centroids]]
     centroids = Centroids.of_codes(sample[:n_centroids].copy())
-    with part_bar(_N_ROUNDS, "rounds of k-means") as advance:
-        for _ in range(_N_ROUNDS):
+    n_iterations = tuning().kmeans_iterations
+    with part_bar(n_iterations, "rounds of k-means") as advance:
+        for _ in range(n_iterations):
             centroids = _improved(centroids, sample, n_bits, rng)
             advance(1)
     return centroids
 
 
 def _improved(centroids: Centroids, sample: Codes, n_bits: int, rng: np.random.Generator) -> Centroids:
-    """Do one round of k-means."""
+    """Do one iteration of k-means."""
     cell = centroids.assign(sample)
     means = means_of(sample, n_bits, cell, len(centroids))
     sizes = np.bincount(cell, minlength=len(centroids))
     empty = np.flatnonzero(sizes == 0)
-    if empty.size:  # one without rows takes over a part of a large one
+    if empty.size:  # an empty cell takes over a part of a large one
         crowded = np.argsort(-sizes[cell], kind="stable")[: len(sample) // 4 + 1]
         chosen = rng.choice(crowded, len(empty))
         means[empty] = means_of(sample[chosen], n_bits, np.arange(len(empty)), len(empty))
@@ -157,7 +152,7 @@ def _improved(centroids: Centroids, sample: Codes, n_bits: int, rng: np.random.G
 
 
 def means_of(words: Codes, n_bits: int, cell: Rows, n_cells: int) -> NDArray[np.float32]:
-    """Return the mean code of each cell, with bits as +1 and -1, and 0 at places that are not bits."""
+    """Return the mean code of each cell, with bits as +1 and -1, and 0 past `n_bits`."""
     counts = np.zeros((n_cells, 64 * words.shape[1]), dtype=np.int32)
     kernels.centroids.add_bits(words, cell, counts)
     sizes = np.maximum(np.bincount(cell, minlength=n_cells), 1)[:, np.newaxis]
@@ -167,6 +162,6 @@ def means_of(words: Codes, n_bits: int, cell: Rows, n_cells: int) -> NDArray[np.
 
 
 def _count(words: Codes) -> Rows:
-    """Count the ones of each row."""
+    """Count the 1 bits of each row."""
     count: Rows = np.bitwise_count(words).sum(axis=1, dtype=np.int64)
     return count

@@ -1,51 +1,60 @@
-"""Clusters: rows that are near to the same centroid stand together, and a search looks at the nearest cells only.
+"""Clusters: rows near the same centroid are stored contiguously, and a search scans only the cells nearest the query.
 
-Cells are found by k-means on the first 1,024 bits of the codes (see `centroids.py`). It needs no
-vectors, so it serves vectors of any length and codes from elsewhere alike, and choosing cells for a query costs as
-little as a scan of some hundred rows. Each segment has cells of its own, as many as suit its size; when segments are
-joined, new cells are made, so that cells follow the data as it grows or moves.
+Cells come from k-means on the first 1,024 bits of the codes (see `centroids.py`). k-means on codes needs no vectors,
+so it serves vectors of any length and codes from elsewhere alike, and choosing cells for a query costs as much as
+scanning a few hundred rows. Each segment has cells of its own, in a number that suits its size. Merged segments get
+new cells, so that cells follow the data as it grows or changes.
 """
 
 from __future__ import annotations
 
 import math
 from dataclasses import dataclass, replace
+from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
 
 from ... import kernels
+from ..._core.checks import as_count, as_flag
 from ..._core.threads import for_each_chunk, n_cores
-from ..._core.typing import Codes, Keys, Mask, Rows
-from ...data.codes import CodeRows
-from ...store.segment import NO_RANKS, NOT_HIDDEN, Segment
+from ..._core.tuning import tuning
+from ..._core.typing import Arrays, Codes, Keys, Mask, Rows
+from ...data.codes import CodeRows, n_words
+from ...data.keys import EstimateKeys, HammingKeys
+from ...distances.estimator import EncodedQueries
+from ...store.segment import Segment
 from .. import scan
+from ..cascade import Checks
+from ..plan import Cost, Plan
+from ..queries import CodeQueries
+from ..view import View
+from .base import ArrayReader, BucketMaker, BucketResult, Buckets, Visits
 from .centroids import Centroids, train
 
-LEAST_ROWS = 2**11
-"""Segments with fewer rows have no cells: all of them are looked at."""
-
 CELL_WORDS = 16
-"""Words of codes that cells are made of, and by which they are chosen."""
+"""Words of a code that centroids cover."""
 
-# Cells: so many times the root of the number of rows, with some rows in each. Choosing cells then costs about as much
-# as looking at the rows of those that are chosen.
-_CELLS_OF_ROOT = 2
-_LEAST_CELL_ROWS = 8
-# Cells that a user may ask for, as a multiple of that root: the time to make them grows with their number.
-_MOST_OF_ROOT = 16
-# Rows that are asked for to find how many cells hold the nearest rows of a row, how many of those, and the share of
-# them that should.
-_N_ASKED = 128
+# Numbers of nearest rows for which the default number of probes is measured; index files hold one number for each.
 _N_NEAREST = (10, 100, 1000)
-_SHARE = 0.99
-# Overlooking by the cascade inside of cells: far below what the choice of cells overlooks.
-_MISS = 1e-5
-# Queries that are searched for together, and share the cells that they visit.
-_GROUP_QUERIES = 512
+
+
+class Probes(NamedTuple):
+    """Cells that a search visits for each query.
+
+    Attributes
+    ----------
+    n_probes : int
+        Cells to visit, fewer than there are.
+    n_wanted : int
+        More cells are visited until they hold at least this many rows that may be results.
+    """
+
+    n_probes: int
+    n_wanted: int
 
 
 @dataclass(frozen=True)
-class Cells:
+class Cells(Buckets):
     """The cells of a segment.
 
     Attributes
@@ -53,14 +62,18 @@ class Cells:
     centroids : Centroids
         Of the first words of codes, at most 16.
     offsets : int64 array of shape (n_cells + 1,)
-        Cell c has the rows [offsets[c], offsets[c + 1]).
+        Cell c holds the rows [offsets[c], offsets[c + 1]).
     n_probes : tuple of int
-        Cells that hold 99 % of the nearest 10, 100 and 1,000 of a row, on average.
+        Cells that hold 99 % of the 10, 100 and 1,000 nearest rows of a row, on average.
     """
 
     centroids: Centroids
     offsets: Rows
     n_probes: tuple[int, ...]
+
+    kind: ClassVar[str] = "cells"
+    stores_codes_by_row: ClassVar[bool] = False
+    reorders_rows: ClassVar[bool] = True
 
     @property
     def n_cells(self) -> int:
@@ -69,66 +82,190 @@ class Cells:
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the cells take beyond codes in another order."""
+        """Bytes of the cells, apart from the order of rows."""
         return self.centroids.nbytes + self.offsets.nbytes
 
-    def choose(self, queries: Codes, n_probes: int, n_wanted: int, hidden: Mask) -> Rows:
-        """Return the nearest cells of each query: `n_probes`, or more until they have `n_wanted` rows to be answers.
-
-        The result is (n_queries, any), nearest first; where a query has fewer cells than another, the number after
-        that of the last cell stands, a cell without rows in `ends_of_cells`.
-        """
-        sizes = np.diff(self.offsets)
-        if hidden.size:
-            until = np.concatenate([[0], np.cumsum(~hidden)])
-            sizes = until[self.offsets[1:]] - until[self.offsets[:-1]]
-        chosen = self.centroids.nearest(queries, n_probes)
-        short = np.flatnonzero(sizes[chosen].sum(axis=1) < n_wanted)
-        if not short.size:
-            return chosen
-        every = self.centroids.nearest(queries[short], self.n_cells)
-        enough = np.cumsum(sizes[every], axis=1) >= n_wanted
-        n_needed = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, self.n_cells)
-        cells: Rows = np.full((len(queries), max(n_probes, int(n_needed.max()))), self.n_cells)
-        cells[:, :n_probes] = chosen
-        for i, query in enumerate(short):
-            cells[query, : n_needed[i]] = every[i, : n_needed[i]]
-        return cells
-
-    def ends_of_cells(self) -> Rows:
-        """Return `offsets` with one more cell, which has no rows."""
-        return np.append(self.offsets, self.offsets[-1])
+    # --- planner ---
 
     def expected_rows(self, n_probes: int) -> int:
-        """Rows in so many cells, on average."""
+        """Return the mean number of rows in `n_probes` cells."""
         return int(self.offsets[-1] * min(1.0, n_probes / self.n_cells))
 
-    def probes_for(self, k: int) -> int:
-        """Return how many cells to visit for `k` answers."""
+    def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
+        """Return the rows in the visited cells, and the bytes of their codes and of all centroids."""
+        rows = self.expected_rows(n_probes or self.default_probes(k))
+        return Cost(rows, rows * code_bytes + self.centroids.nbytes)
+
+    def default_probes(self, k: int) -> int:
+        """Return the number of cells to visit for `k` results."""
         if k > _N_NEAREST[-1]:
             wanted = self.n_probes[-1] * k / _N_NEAREST[-1]
         else:
             wanted = math.exp(np.interp(math.log(k), np.log(_N_NEAREST), np.log(self.n_probes)))
-        return min(self.n_cells, math.ceil(wanted - 1e-9))  # logarithms leave a little
+        return min(self.n_cells, math.ceil(wanted - 1e-9))  # rounding of logarithms must not add a cell
+
+    # --- search ---
+
+    def probes(self, view: View, plan: Plan) -> Probes | None:
+        """Return the cells that the plan visits, or None if it visits all of them.
+
+        By default, hidden rows do not count as visited rows: they may be just the rows nearest the query.
+        """
+        n_probes = plan.n_probes or self.default_probes(plan.k)
+        if n_probes >= self.n_cells:
+            return None
+        n_wanted = plan.k if plan.n_probes is not None else max(plan.k, self.expected_rows(n_probes))
+        return Probes(n_probes, min(n_wanted, view.n_visible))
+
+    def choose(self, queries: Codes, probes: Probes, hidden: Mask) -> Rows:
+        """Return the cells to visit for each query, (n_queries, any), nearest first.
+
+        A query with fewer cells than another one has `n_cells` at the end of its row, an empty cell in `cell_ends`.
+        """
+        sizes = np.diff(self.offsets)
+        if hidden.size:
+            n_visible = np.concatenate([[0], np.cumsum(~hidden)])
+            sizes = n_visible[self.offsets[1:]] - n_visible[self.offsets[:-1]]
+        chosen = self.centroids.nearest(queries, probes.n_probes)
+        short = np.flatnonzero(sizes[chosen].sum(axis=1) < probes.n_wanted)
+        if not short.size:
+            return chosen
+        every = self.centroids.nearest(queries[short], self.n_cells)
+        enough = np.cumsum(sizes[every], axis=1) >= probes.n_wanted
+        n_needed = np.where(enough.any(axis=1), enough.argmax(axis=1) + 1, self.n_cells)
+        cells: Rows = np.full((len(queries), max(probes.n_probes, int(n_needed.max()))), self.n_cells)
+        cells[:, : probes.n_probes] = chosen
+        for i, query in enumerate(short):
+            cells[query, : n_needed[i]] = every[i, : n_needed[i]]
+        return cells
+
+    def cell_ends(self) -> Rows:
+        """Return `offsets` with an empty cell appended."""
+        return np.append(self.offsets, self.offsets[-1])
+
+    def nearest(self, view: View, queries: CodeQueries, plan: Plan) -> BucketResult | None:
+        """Find the nearest rows in the cells that the plan visits; None if it visits all of them."""
+        probes = self.probes(view, plan)
+        if probes is None:
+            return None
+        keys, visits = self.search(view, queries, probes)
+        return BucketResult(keys, np.ones(len(queries), dtype=np.bool_), visits)
+
+    def search(self, view: View, queries: CodeQueries, probes: Probes) -> tuple[HammingKeys, Visits]:
+        """Find the nearest rows in some cells of each query."""
+        codes, offsets = view.part.codes, self.cell_ends()
+        keys: Keys = np.empty((len(queries), min(queries.k, view.part.n_rows)), dtype=np.uint64)
+        checks = Checks.of(codes, queries.n_bits, tuning().cell_miss)
+        visits = [Visits(0, 0, 0)]
+
+        def task(start: int, stop: int) -> None:
+            some = queries.codes[start:stop]
+            chosen = self.choose(some, probes, view.hidden)
+            tails = np.ascontiguousarray(some[:, codes.n_head :])
+            n_measured = kernels.cells.nearest(
+                some, tails, codes.head, codes.tail, chosen, offsets, view.hidden, view.part.ranks, queries.n_bits,
+                *checks, keys[start:stop],
+            )  # fmt: skip
+            visits.append(self._visits(chosen, offsets, int(n_measured)))
+
+        step = min(tuning().cell_task_queries, -(-len(queries) // queries.n_threads))
+        for_each_chunk(task, len(queries), max(1, step), queries.n_threads)
+        return HammingKeys(keys), Visits.total(visits)
+
+    def nearest_by_estimate(
+        self, view: View, queries: EncodedQueries, k: int, n_sigmas: float, plan: Plan, n_threads: int
+    ) -> tuple[EstimateKeys, Visits] | None:
+        """Find the `k` nearest rows by estimate in the cells that the plan visits; None if it visits all of them."""
+        probes = self.probes(view, plan)
+        if probes is None:
+            return None
+        n_queries, part, offsets = len(queries.codes), view.part, self.cell_ends()
+        keys: Keys = np.empty((n_queries, min(k, part.n_rows)), dtype=np.uint64)
+        margins = np.float32(n_sigmas) * queries.norms
+        visits = [Visits(0, 0)]
+
+        def task(start: int, stop: int) -> None:
+            some = slice(start, stop)
+            q = queries.some(some)
+            chosen = self.choose(q.codes, probes, view.hidden)
+            kernels.asymmetric.visit(
+                q.codes, q.planes, q.totals, q.steps, q.offsets, part.codes.head, part.codes.tail,
+                part.columns["offsets"], part.columns["factors"], part.columns["spreads"], margins[some], view.hidden,
+                part.ranks, chosen, offsets, keys[some],
+            )  # fmt: skip
+            visits.append(self._visits(chosen, offsets))
+
+        step = min(tuning().estimate_cell_queries, -(-n_queries // n_threads))
+        for_each_chunk(task, n_queries, max(1, step), n_threads)
+        return EstimateKeys(keys), Visits.total(visits)
+
+    def _visits(self, chosen: Rows, offsets: Rows, survivors: int | None = None) -> Visits:
+        n_rows = (offsets[chosen + 1] - offsets[chosen]).sum()
+        return Visits(int(n_rows), int(np.count_nonzero(chosen < self.n_cells)), survivors)
+
+    # --- index file ---
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the cells apart from their arrays."""
+        has_weights = self.centroids.weights.size > 0
+        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes), "weights": has_weights}
+
+    def to_arrays(self) -> Arrays:
+        """Return the arrays of the cells."""
+        arrays: Arrays = {"centroids": self.centroids.signs, "offsets": self.offsets}
+        return arrays | ({"weights": self.centroids.weights} if self.centroids.weights.size else {})
+
+    @classmethod
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, n_bits: int, n_rows: int) -> Self:
+        """Rebuild cells from a file."""
+        n_cells = as_count(described["n_cells"], "n_cells")
+        width = min(n_words(n_bits), CELL_WORDS)
+        signs = read("centroids", np.uint64, n_cells, width)
+        if as_flag(described.get("weights", False), "weights"):
+            centroids = Centroids(signs, read("weights", np.uint64, n_cells, 2, width))
+        else:  # files written before centroids had weights
+            centroids = Centroids.of_codes(signs)
+        offsets = read("offsets", np.int64, n_cells + 1)
+        if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
+            raise ValueError(f"offsets of cells must ascend from 0 to {n_rows}")
+        given = described["n_probes"]
+        if not isinstance(given, list) or len(given) != len(_N_NEAREST):
+            raise ValueError(f"n_probes must be a list of {len(_N_NEAREST)} numbers, got {given!r}")
+        n_probes = tuple(as_count(n, "n_probes", most=n_cells) for n in given)
+        return cls(centroids, offsets, n_probes)
+
+    def check(self, codes: CodeRows) -> None:
+        """Do nothing: `from_arrays` checks all that could do harm, and any division into cells is allowed."""
 
 
 @dataclass(frozen=True)
-class Clusters:
+class Clusters(BucketMaker):
     """Makes cells.
 
     Attributes
     ----------
     n_bits : int
     n_cells : int or None
-        For each segment; by default twice the root of its rows. At most one for 8 rows, and 16 times that root.
+        Cells of each segment. By default twice the square root of its rows.
     """
 
     n_bits: int
     n_cells: int | None = None
 
+    buckets: ClassVar[type[Buckets]] = Cells
+    options: ClassVar[tuple[str, ...]] = ("n_cells",)
+    is_exact: ClassVar[bool] = False
+    can_estimate: ClassVar[bool] = True
+    uses_margins: ClassVar[bool] = False
+
+    @classmethod
+    def from_options(cls, n_bits: int, options: dict[str, int]) -> Self:
+        """Make a maker from the options that are set."""
+        return cls(n_bits, **options)
+
     def arrange(self, segment: Segment) -> Segment:
-        """Return the segment with its rows in the order of cells; a small one as it is."""
-        if segment.n_rows < LEAST_ROWS:
+        """Return the segment with its rows in the order of cells. Small segments are returned unchanged."""
+        if segment.n_rows < tuning().least_cell_segment_rows:
             return segment
         words = segment.codes.take(np.arange(segment.n_rows))
         first_words = np.ascontiguousarray(words[:, :CELL_WORDS])
@@ -138,69 +275,38 @@ class Clusters:
         cell = centroids.assign(first_words)
         rows = np.argsort(cell, kind="stable")
         offsets = np.searchsorted(cell[rows], np.arange(n_cells + 1))
-        columns = {name: values[rows] for name, values in segment.columns.items()}
-        ranks = rows.astype(np.int32)  # they were in the order of their ids
+        ranks = rows.astype(np.int32)  # rows were in the order of ids
         order = np.empty_like(ranks)
         order[rows] = np.arange(len(rows), dtype=np.int32)
         arranged = replace(
             segment,
             ids=segment.ids[rows],
             codes=CodeRows.of(words[rows], self.n_bits),
-            columns=columns,
+            columns={name: values[rows] for name, values in segment.columns.items()},
             removed=segment.removed[rows] if segment.removed.size else segment.removed,
             order=order,
             ranks=ranks,
         )
-        n_probes = _probes_needed(arranged, centroids, offsets, rng)
+        n_probes = _measure_probes(arranged, self.n_bits, centroids, offsets, rng)
         return replace(arranged, buckets=Cells(centroids, offsets, n_probes))
 
     def n_cells_of(self, n_rows: int) -> int:
-        """Return how many cells a segment of `n_rows` gets."""
+        """Return the number of cells of a segment of `n_rows` rows."""
         root = math.sqrt(n_rows)
-        n_cells = self.n_cells or round(_CELLS_OF_ROOT * root)
-        return max(1, min(n_cells, round(_MOST_OF_ROOT * root), n_rows // _LEAST_CELL_ROWS))
+        n_cells = self.n_cells or round(tuning().cells_of_root * root)
+        return max(1, min(n_cells, round(tuning().most_cells_of_root * root), n_rows // tuning().least_cell_rows))
 
 
-def nearest(
-    segment: Segment, n_bits: int, queries: Codes, k: int, n_probes: int, n_wanted: int, hidden: Mask, n_threads: int
-) -> tuple[Keys, Rows]:
-    """Find the `k` nearest rows of each query in its nearest cells, see `Cells.choose`.
-
-    Returns
-    -------
-    uint64 array of shape (n_queries, min(k, n_rows))
-        Keys in ascending order, no key where there are fewer rows.
-    int64 array of shape (3,)
-        Rows in the visited cells, rows of which more than the head was looked at, and cells, over all queries.
-    """
-    cells: Cells = segment.buckets
-    codes, offsets = segment.codes, cells.ends_of_cells()
-    keys: Keys = np.empty((len(queries), min(k, segment.n_rows)), dtype=np.uint64)
-    stage_ends, prefix_bits, z = scan.checks_of(codes, n_bits, _MISS)
-    counts: list[Rows] = [np.zeros(3, dtype=np.int64)]
-
-    def task(start: int, stop: int) -> None:
-        some = queries[start:stop]
-        chosen = cells.choose(some, n_probes, n_wanted, hidden)
-        tails = np.ascontiguousarray(some[:, codes.n_head :])
-        n_measured = kernels.cells.nearest(
-            some, tails, codes.head, codes.tail, chosen, offsets, hidden, segment.ranks, n_bits, stage_ends,
-            prefix_bits, z, keys[start:stop],
-        )  # fmt: skip
-        n_rows = (offsets[chosen + 1] - offsets[chosen]).sum()
-        counts.append(np.array([n_rows, n_measured, np.count_nonzero(chosen < cells.n_cells)]))
-
-    for_each_chunk(task, len(queries), max(1, min(_GROUP_QUERIES, -(-len(queries) // n_threads))), n_threads)
-    return keys, np.sum(counts, axis=0)
-
-
-def _probes_needed(segment: Segment, centroids: Centroids, offsets: Rows, rng: np.random.Generator) -> tuple[int, ...]:
-    """Count the cells that hold the nearest rows of some rows, most of the time."""
-    asked = segment.codes.take(rng.choice(segment.n_rows, min(_N_ASKED, segment.n_rows), replace=False))
-    keys = scan.nearest(segment.codes, segment.n_rows, asked, _N_NEAREST[-1] + 1, NOT_HIDDEN, NO_RANKS, n_cores())
-    rows = (keys[:, 1:] & np.uint64(0xFFFFFFFF)).astype(np.int64)  # without the row itself
+def _measure_probes(
+    segment: Segment, n_bits: int, centroids: Centroids, offsets: Rows, rng: np.random.Generator
+) -> tuple[int, ...]:
+    """Count the cells that hold the wanted share of the nearest rows, for a sample of rows."""
+    n_sampled = min(tuning().probe_sample_rows, segment.n_rows)
+    sample = segment.codes.take(rng.choice(segment.n_rows, n_sampled, replace=False))
+    in_order = replace(segment, ranks=segment.ranks[:0])  # keys of rows, not of ranks
+    keys = scan.nearest(View.whole(in_order), CodeQueries(sample, n_bits, _N_NEAREST[-1] + 1, n_cores()))
+    rows = keys.ranks()[:, 1:]  # without the sampled row itself
     cell = np.searchsorted(offsets, rows, side="right") - 1
-    chosen = centroids.nearest(asked, len(centroids))
-    places = np.argsort(chosen, axis=1)
+    places = np.argsort(centroids.nearest(sample, len(centroids)), axis=1)
     needed = np.take_along_axis(places, cell, axis=1) + 1
-    return tuple(int(np.quantile(needed[:, :n], _SHARE, method="higher")) for n in _N_NEAREST)
+    return tuple(int(np.quantile(needed[:, :n], tuning().probe_recall, method="higher")) for n in _N_NEAREST)

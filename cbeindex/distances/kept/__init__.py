@@ -1,0 +1,25 @@
+"""Vectors kept beside codes, for exact distances: one module for each way they are stored."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from ..._core.typing import Ids
+from ...data.sparserows import SparseRows
+from ..metrics import Metric
+from .base import Candidates, ExactNearest, KeptVectors
+from .float16 import Float16Vectors
+from .float32 import Float32Vectors
+from .sparse import SparseVectors
+
+__all__ = ["Candidates", "ExactNearest", "KeptVectors", "kept_vectors"]
+
+
+def kept_vectors(vectors: Any, ids: Ids, metric: Metric, dim: int) -> KeptVectors:
+    """Return stored vectors of rows with `ids` behind the methods of their kind."""
+    if isinstance(vectors, SparseRows):
+        return SparseVectors(vectors, ids, metric, dim)
+    kind = Float32Vectors if vectors.dtype == np.float32 else Float16Vectors
+    return kind(vectors, ids, metric, dim)

@@ -1,0 +1,145 @@
+"""What a search is asked for, with every argument checked, and what the planner must know of the index."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import ArrayLike
+
+from .._core.checks import as_choice, as_count
+from .._core.threads import as_n_threads
+from .._core.typing import Ids, Mask, Rows
+from ..data.ids import as_filter
+from ..data.sorted import without
+from ..store.segment import Segment
+
+MODES = ("auto", "scan", "cascade", "buckets")
+RERANKS = ("asymmetric", "exact", "auto")
+
+DEFAULT_MISS = 1e-3
+"""Probability with which the cascade may miss the k-th nearest row."""
+
+
+@dataclass(frozen=True)
+class IdFilter:
+    """Restricts results to some ids.
+
+    Attributes
+    ----------
+    allow : int64 array, or None
+        Ids that alone may be results, ascending, without denied ids. They need not exist.
+    deny : int64 array, or None
+        Ids that must not be results, ascending. None if there is `allow`.
+    """
+
+    allow: Ids | None = None
+    deny: Ids | None = None
+
+    @classmethod
+    def checked(cls, allow: ArrayLike | None, deny: ArrayLike | None) -> IdFilter:
+        """Check the arguments of a search."""
+        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
+        if allowed is None or denied is None:
+            return cls(allowed, denied)
+        return cls(without(allowed, denied))
+
+    def rows_of(self, segment: Segment) -> Rows | None:
+        """Return the rows of a segment whose ids are in `allow`, in the order of ids; None without `allow`."""
+        return None if self.allow is None else segment.rows_among(self.allow)
+
+    def hidden(self, segment: Segment, rows: Rows | None) -> Mask:
+        """Mark the rows of a segment that must not be results; empty if all rows may. `rows` comes from `rows_of`."""
+        if rows is not None:
+            hidden = np.ones(segment.n_rows, dtype=np.bool_)
+            hidden[rows] = False
+            return hidden
+        if self.deny is None:
+            return segment.removed
+        hidden = segment.removed.copy() if segment.removed.size else np.zeros(segment.n_rows, dtype=np.bool_)
+        hidden[segment.rows_among(self.deny)] = True
+        return hidden
+
+
+@dataclass(frozen=True)
+class SearchRequest:
+    """The checked arguments of a search.
+
+    Attributes
+    ----------
+    n_queries, k : int
+    mode : one of `MODES`
+    rerank : one of `RERANKS`, or None
+    n_candidates, n_probes : int or None
+    ids : IdFilter
+    miss : float
+        Probability with which the cascade may miss the k-th nearest row.
+    n_threads : int
+    """
+
+    n_queries: int
+    k: int
+    mode: str = "auto"
+    rerank: str | None = None
+    n_candidates: int | None = None
+    n_probes: int | None = None
+    ids: IdFilter = IdFilter()
+    miss: float = DEFAULT_MISS
+    n_threads: int = 1
+
+    @classmethod
+    def checked(
+        cls,
+        n_queries: int,
+        k: Any,
+        mode: Any,
+        *,
+        ids: IdFilter,
+        rerank: Any = None,
+        n_candidates: Any = None,
+        n_probes: Any = None,
+        n_threads: Any = None,
+    ) -> SearchRequest:
+        """Check each argument by itself. Whether the index can honour them is for the planner to check."""
+        return cls(
+            n_queries,
+            k=as_count(k, "k"),
+            mode=as_choice(mode, "mode", MODES),
+            rerank=None if rerank is None else as_choice(rerank, "rerank", RERANKS),
+            n_candidates=None if n_candidates is None else as_count(n_candidates, "n_candidates"),
+            n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
+            ids=ids,
+            n_threads=as_n_threads(n_threads),
+        )
+
+
+@dataclass(frozen=True)
+class IndexTraits:
+    """What the planner must know of an index.
+
+    Attributes
+    ----------
+    n_bits : int
+    metric : {"hamming", "cosine", "l2", "ip"}
+    buckets : {None, "substrings", "clusters"}
+    dim : int
+        Length of vectors, 0 for an index of codes.
+    is_fitted : bool
+        Whether rows are stored as codes. Until then they are vectors.
+    keeps_vectors : bool
+        Whether vectors are kept beside codes.
+    can_estimate : bool
+        Whether distances can be estimated from codes.
+    n_values : int
+        Values of a kept vector; of sparse vectors, the mean number of entries.
+    """
+
+    n_bits: int
+    metric: str = "hamming"
+    buckets: str | None = None
+    dim: int = 0
+    is_fitted: bool = True
+    keeps_vectors: bool = False
+    can_estimate: bool = True
+    n_values: int = 0

@@ -1,0 +1,138 @@
+"""The state of a vector index, which changes as a whole: first vectors without an encoder, then codes."""
+
+from __future__ import annotations
+
+import copy
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._core.tuning import tuning
+from .._core.typing import Ids
+from ..data.columns import Column
+from ..data.source import VectorSource
+from ..data.sparserows import SparseRows, VectorRows
+from ..distances.codec import Codec
+from ..distances.metrics import Metric, squares
+from ..encoders import Encoder
+from ..encoders.foreign import fitted_copy
+from .ingest import Ingest, NewRows
+from .rowstore import RowStore
+from .snapshot import Snapshot
+
+
+class IndexState(NamedTuple):
+    """An encoder and rows as codes, or no encoder and the first rows as vectors.
+
+    Attributes
+    ----------
+    ingest : Ingest
+    codec : Codec, or None until the index is fitted
+    rows : RowStore
+    """
+
+    ingest: Ingest
+    codec: Codec | None
+    rows: RowStore
+
+    @classmethod
+    def empty(cls, ingest: Ingest, encoder: Encoder | None) -> IndexState:
+        """Make the state of an index without rows; `encoder` is fitted, or None."""
+        if encoder is None:
+            return cls(ingest, None, ingest.vector_store())
+        return cls(ingest, Codec.of(encoder, ingest.metric), ingest.code_store())
+
+    @property
+    def encoder(self) -> Encoder | None:
+        """The fitted encoder, None until the index is fitted."""
+        return None if self.codec is None else self.codec.encoder
+
+    def keeping(self, is_sparse: bool) -> IndexState:
+        """Return the state of an index without rows that stores vectors sparse or dense."""
+        ingest = replace(self.ingest, keeps_sparse=is_sparse)
+        return self._replace(ingest=ingest, rows=ingest.vector_store() if self.codec is None else ingest.code_store())
+
+    def add(self, new: NewRows, prototype: Encoder) -> tuple[Ids, IndexState]:
+        """Add vectors, and fit a copy of `prototype` once there are enough; return their ids and the state then."""
+        state = self
+        if self.rows.next_id == 0:  # the first vectors decide whether vectors are stored sparse
+            state = self.keeping(new.source.is_sparse)
+        if state.codec is None:
+            return state._add_first(new, prototype)
+        encoded = state.ingest.encode(state.codec, new)
+        return state.rows.add(new.ids, *encoded, replace=new.replace), state
+
+    def _add_first(self, new: NewRows, prototype: Encoder) -> tuple[Ids, IndexState]:
+        """Add vectors to an index that is not fitted."""
+        vectors, is_enough = self.ingest.read_first(new.source, self.rows)
+        n_first = len(vectors)
+        # A copy of the store is changed before fitting, so that a failure leaves the index as it was.
+        first = self._replace(rows=copy.copy(self.rows)) if is_enough else self
+        ids = None if new.ids is None else new.ids[:n_first]
+        no_codes = np.empty((n_first, 0), dtype=np.uint64)
+        first_ids = first.rows.add(ids, no_codes, {"vectors": vectors}, replace=new.replace)
+        if not is_enough:
+            new.advance(n_first)
+            return first_ids, first
+        state = first.fitted(prototype)
+        new.advance(n_first)
+        assert state.codec is not None
+        encoded = state.ingest.encode(state.codec, new, n_first)
+        ids = None if new.ids is None else new.ids[n_first:]
+        return np.concatenate([first_ids, state.rows.add(ids, *encoded, replace=new.replace)]), state
+
+    def fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> IndexState:
+        """Return the state with an encoder fitted to `sample`, or to the first rows, and the first rows as codes."""
+        snapshot = self.rows.snapshot()
+        snapshot.check_origins()
+        ids = snapshot.ids()
+        vectors = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
+        if self.rows.is_restored:
+            self.ingest.check_kept(vectors)
+        encoder = fit_encoder(prototype, vectors if sample is None else sample, self.ingest.metric)
+        codec = Codec.of(encoder, self.ingest.metric)
+        rows = self.ingest.code_store()
+        rows.reserve(self.rows.next_id)
+        new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
+        rows.add(ids, *self.ingest.encode(codec, new, is_checked=True))
+        return IndexState(self.ingest, codec, rows)
+
+    def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
+        """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
+        if self.codec is not None and self.ingest.vectors is None:
+            raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
+        found: Any = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
+        return found.astype(np.float32) if isinstance(found, SparseRows) else found.astype(np.float32, copy=False)
+
+    def values_per_vector(self, snapshot: Snapshot) -> int:
+        """Return the number of values stored of a kept vector; of sparse vectors, the mean number of entries."""
+        if not (self.ingest.vectors and self.ingest.keeps_sparse):
+            return self.ingest.dim
+        n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
+        return n_entries // max(1, sum(segment.n_rows for segment in snapshot.segments))
+
+
+def read_sample(source: VectorSource) -> VectorRows:
+    """Read all rows of a sample; a sparse sample stays sparse. Raises ValueError if a row is not finite."""
+    column = Column(np.float32, (source.dim,), source.is_sparse)
+    step = tuning().fit_step_rows if source.is_sparse else max(1, tuning().fit_step_values // source.dim)
+    sample: VectorRows = column.joined([column.of(rows) for _, rows in source.own_blocks(step)])
+    return sample
+
+
+def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encoder:
+    """Return a copy of an encoder, fitted to vectors.
+
+    Under "l2" and "ip", very long vectors are shortened. A few of them would move the centre away from most vectors.
+    """
+    norms = np.sqrt(squares(sample))
+    if metric.name == "cosine":
+        scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
+        scales = np.minimum(scales, np.finfo(np.float32).max)  # of the shortest norms that there are
+    else:
+        longest = tuning().longest_sample_norm * np.median(norms)
+        scales = np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0))
+    if isinstance(sample, SparseRows):
+        return fitted_copy(prototype, sample.scaled(scales).to_csr(prototype.dim))
+    return fitted_copy(prototype, sample * scales[:, np.newaxis].astype(np.float32))
