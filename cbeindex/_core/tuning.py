@@ -157,8 +157,8 @@ class Tuning:
     # Scan: the least rows of a task when several threads share the rows of one query, so that starting a task does not
     # count.
     least_scan_task_rows: int = 8 * 512
-    # The most queries of a task, and the most results. 256 queries share the codes that are read. More queries, and more
-    # results, only make the last kernel call of a task longer, which sorts all keys and cannot be interrupted. Measured:
+    # The most queries of a task, and the most results. 256 queries share the codes that are read. More queries or
+    # results only lengthen the last kernel call of a task, which sorts all keys and cannot be interrupted. Measured:
     # equal times from 256 to 4,096 queries.
     scan_task_queries: int = 512
     scan_task_results: int = 2**19
