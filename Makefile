@@ -2,9 +2,12 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: test lint types tests tests-uncompiled fuzz bench clean
+# Options of a pytest run whose coverage is reported together with that of the other run.
+COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-test: lint types tests tests-uncompiled
+.PHONY: test lint types tests tests-uncompiled tests-bounds coverage fuzz bench clean
+
+test: lint types coverage tests-bounds
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -15,12 +18,21 @@ types: .venv/dev
 	$(BIN)/mypy
 
 tests: .venv/dev
-	$(BIN)/python -m pytest -q -n 2
+	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --durations=15 $(COVERAGE)
 
+# Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev
-	NUMBA_DISABLE_JIT=1 $(BIN)/python -m pytest -q -n 2
+	NUMBA_DISABLE_JIT=1 COVERAGE_FILE=.coverage.uncompiled $(BIN)/python -m pytest -q -n 2 -m kernels $(COVERAGE)
 
-# KIND=files (or faults, processes) runs one kind; SEED=... repeats a run, KEEP=folder keeps files that show a finding.
+# The compiled kernels, which index arrays of other types and sizes than plain Python does.
+tests-bounds: .venv/dev
+	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -q -n 2 -m kernels
+
+coverage: tests tests-uncompiled
+	$(BIN)/coverage combine --quiet .coverage.compiled .coverage.uncompiled
+	$(BIN)/coverage report
+
+# KIND=files (or faults, processes, properties) runs one kind; SEED=... repeats a run, KEEP=folder keeps files that show a finding.
 SECONDS ?= 60
 fuzz: .venv/dev
 	$(BIN)/python -m fuzz $(KIND) --seconds $(SECONDS) $(if $(SEED),--seed $(SEED)) $(if $(KEEP),--keep $(KEEP))
@@ -34,4 +46,4 @@ bench: .venv/bench
 	touch $@
 
 clean:
-	rm -rf .venv .mypy_cache .numba_cache .pytest_cache .ruff_cache .hypothesis bench-report
+	rm -rf .venv .coverage .coverage.* .mypy_cache .numba_cache .pytest_cache .ruff_cache .hypothesis bench-report

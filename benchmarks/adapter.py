@@ -17,10 +17,6 @@ from benchmarks.harness import pin
 
 Ids = NDArray[np.int64]
 
-# Queries that are re-ranked by one call, and values of them, at most: as in cbeindex.search.
-_RERANKED_QUERIES = 64
-_RERANKED_FLOATS = 2**21
-
 
 @dataclass(frozen=True)
 class Task:
@@ -257,46 +253,21 @@ class SparseReranker:
     """Re-ranks candidates among sparse rows by the loop that CBEIndex has for them, compiled and on all threads."""
 
     def __init__(self, base: Any, metric: str) -> None:
+        from cbeindex.distances.kept import kept_vectors
         from cbeindex.distances.metrics import Metric
 
-        self._rows = sparse_rows(base)
-        self._dim = base.shape[1]
-        self._metric = Metric(metric)
-        self._names = np.arange(len(self._rows))
+        rows = sparse_rows(base)
+        self._kept = kept_vectors(rows, np.arange(len(rows)), Metric(metric), base.shape[1])
 
     def __call__(self, queries: Any, ids: Ids, k: int, n_threads: int = 1) -> Ids:
         """Return the `k` rows that are nearest by exact distance."""
-        from cbeindex._core.threads import for_each_chunk
+        from cbeindex.distances.kept import Candidates
+        from cbeindex.search import exact
 
-        asked, candidates, counts = sparse_rows(queries), *missing_last(ids)
-        found = np.full((len(ids), min(k, ids.shape[1])), -1, dtype=np.int64)
-
-        def task(start: int, stop: int) -> None:
-            some = slice(start, stop)
-            self._rerank(asked[some], candidates[some], counts[some], found[some])
-
-        step = min(_RERANKED_QUERIES, _RERANKED_FLOATS // self._dim, len(ids) // (4 * n_threads))
-        for_each_chunk(task, len(ids), max(1, step), n_threads)
-        return found
-
-    def _rerank(self, queries: Any, rows: Ids, counts: Ids, found: Ids) -> None:
-        """Write the nearest of the first `counts` of `rows` into `found`."""
-        from cbeindex.kernels import exact
-        from cbeindex.search import rerank
-
-        nothing_known = np.full(rows.shape, -np.inf, dtype=np.float32)
-        if self._metric.name != "l2":
-            candidates = self._names, rows, counts, nothing_known, self._metric.number
-            answers = np.empty(found.shape, dtype=np.float32), found, np.zeros(len(rows), dtype=np.int64)
-            are_rows = exact.nearest_sparse(*queries.entries, self._dim, *self._rows.entries, *candidates, *answers)
-            assert are_rows
-            return
-        asked = queries.to_dense(self._dim)
-        for i, n in enumerate(counts):  # CBEIndex has no compiled loop for these either
-            near = rerank.exact_nearest(
-                asked[i], self._metric, self._rows, self._names, rows[i, :n], nothing_known[i, :n], found.shape[1]
-            )[0]
-            found[i, : len(near)] = near
+        rows, counts = missing_last(ids)
+        candidates = Candidates(rows, counts, np.full(rows.shape, -np.inf, dtype=np.float32))
+        found, _ = exact.nearest(self._kept, sparse_rows(queries), candidates, min(k, ids.shape[1]), n_threads)
+        return found.ids
 
 
 def sparse_rows(rows: Any) -> Any:

@@ -131,7 +131,7 @@ def _products(base: Any, queries: Any) -> NDArray[np.float32]:
 
 def _normalised(rows: NDArray[np.float32]) -> NDArray[np.float32]:
     norms = np.linalg.norm(rows, axis=1, keepdims=True)
-    return rows / np.where(norms == 0, 1, norms)
+    return np.divide(rows, np.where(norms == 0, 1, norms), dtype=np.float32)
 
 
 def _dense(name: str) -> Dataset:

@@ -7,6 +7,7 @@ import importlib.util
 import math
 import os
 from abc import ABC, abstractmethod
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -88,7 +89,7 @@ class Lsh(_Encoding):
         self.index.train(self.rows)
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.uint8]:
-        return self.index.sa_encode(rows)
+        return np.asarray(self.index.sa_encode(rows))
 
 
 class Matrix(_Encoding):
@@ -230,7 +231,7 @@ def sparse(report: Report, dims: tuple[int, ...], rounds: int) -> None:
             table.row(dim, n_entries, *_cells(timings, n_rows, ("transform", "matrix")))
 
 
-def _timings(contenders: dict[str, type], rounds: int, **arguments: int) -> dict[str, Timing]:
+def _timings(contenders: Mapping[str, type], rounds: int, **arguments: int) -> dict[str, Timing]:
     """Run contenders in turn, each in its process; one that fails is left out, and it is said why."""
     processes: dict[str, Contender] = {}
     failed: set[str] = set()

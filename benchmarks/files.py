@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import shutil
 import tempfile
@@ -29,7 +30,7 @@ class Ours:
 
         self.path = str(Path(folder) / "ours.cbe")
         self.kind = BinaryIndex
-        self.index = BinaryIndex(N_BITS)
+        self.index: Any = BinaryIndex(N_BITS)
         for codes in _codes(n_rows):
             self.index.add(codes)
         self.query = self.index.get(0)
@@ -141,7 +142,7 @@ def measure(table: Table, folder: str, megabytes: int, rounds: int) -> None:
         both = {"ours": ours, "faiss": faiss}
         for what in ("save", "load"):
             sizes = {name: contender.call(what) for name, contender in both.items()}
-            timings = alternate({name: (lambda c=c, w=what: c.timed(w)[0]) for name, c in both.items()}, rounds)
+            timings = alternate({name: functools.partial(_seconds, c, what) for name, c in both.items()}, rounds)
             for name, timing in timings.items():
                 ms, written = timing.median * 1e3, sizes[name] / 1e6 if what == "save" else None
                 times = timings["faiss"].median / timing.median
@@ -155,13 +156,17 @@ def measure(table: Table, folder: str, megabytes: int, rounds: int) -> None:
             ("append", f"append {BATCH:,}"),
         ):
             taken = ours.call(what)
-            timing = alternate({what: (lambda w=what: ours.timed(w)[0])}, rounds)[what]
+            timing = alternate({what: functools.partial(_seconds, ours, what)}, rounds)[what]
             used = None if taken is None else taken / 1e6
             table.row(megabytes, "ours", label, timing.median * 1e3, timing.spread(1e3), None, None, used)
         start = time.perf_counter()
         ours.call("verify")
         ms = (time.perf_counter() - start) * 1e3
         table.row(megabytes, "ours", "verify", ms, None, megabytes / ms * 1e3, None, None)
+
+
+def _seconds(contender: Contender, what: str) -> float:
+    return contender.timed(what)[0]
 
 
 def _codes(n_rows: int) -> Any:

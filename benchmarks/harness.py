@@ -12,7 +12,7 @@ import multiprocessing
 import os
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -124,7 +124,7 @@ class Contender:
         return answer
 
 
-def alternate(calls: dict[str, Callable[[], float]], rounds: int, *, warm_up: bool = True) -> dict[str, Timing]:
+def alternate(calls: Mapping[str, Callable[[], float]], rounds: int, *, warm_up: bool = True) -> dict[str, Timing]:
     """Make each call once unrecorded, then in turn for some rounds; a call returns the seconds it took."""
     for call in calls.values() if warm_up else ():
         call()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 from collections.abc import Callable, Iterator
 from itertools import chain
@@ -69,10 +70,7 @@ def ours(data: datasets.Dataset, sample: Any, n_bits: int) -> Iterator[tuple[str
         index = CBEIndex(data.dim, encoder=CirculantEncoder(data.dim, n_bits, kind)).fit(sample)
         index.add(data.base)
         for name, rerank in (("Hamming", None), ("asymmetric", "asymmetric")):
-            yield (
-                f"cbeindex {kind}, {name}",
-                lambda k, index=index, rerank=rerank: index.search(data.queries, k, "scan", rerank).ids,
-            )
+            yield f"cbeindex {kind}, {name}", functools.partial(_search_ours, index, data.queries, rerank)
 
 
 def theirs(data: datasets.Dataset, sample: Any, n_bits: int) -> Iterator[tuple[str, Search]]:
@@ -95,4 +93,12 @@ def theirs(data: datasets.Dataset, sample: Any, n_bits: int) -> Iterator[tuple[s
     for name, index in indexes.items():
         index.train(sample)
         index.add(data.base)
-        yield name, lambda k, index=index: index.search(data.queries, k)[1]
+        yield name, functools.partial(_search_theirs, index, data.queries)
+
+
+def _search_ours(index: CBEIndex, queries: Any, rerank: str | None, k: int) -> NDArray[np.int64]:
+    return index.search(queries, k, "scan", rerank).ids
+
+
+def _search_theirs(index: Any, queries: Any, k: int) -> NDArray[np.int64]:
+    return np.asarray(index.search(queries, k)[1])

@@ -216,7 +216,7 @@ class Match:
     def enter(self, name: str) -> None:
         """Build a contender, and run its sweeps once for their recall; or say why not."""
         adapter = contenders.class_of(name)
-        row = {"contender": name, "group": adapter.group, "package": contenders.version(name)}
+        row: dict[str, Any] = {"contender": name, "group": adapter.group, "package": contenders.version(name)}
         row |= {"about": (adapter.__doc__ or name).splitlines()[0], "status": "ok", "reason": "", "build_seconds": None}
         self.rows[name] = row
         # Whatever a contender does wrong is its failure, not that of the run.

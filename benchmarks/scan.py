@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import tempfile
 from abc import ABC, abstractmethod
@@ -188,12 +189,16 @@ def start(folder: str, n_bits: int, n_threads: int, names: list[str]) -> dict[st
 
 def timed_searches(processes: dict[str, Contender], n_queries: int, k: int) -> dict[str, Callable[[], float]]:
     """Return the calls that `alternate` makes."""
-    return {name: (lambda p=p: p.timed("run", n_queries, k)[0]) for name, p in processes.items()}
+    return {name: functools.partial(_seconds, p, n_queries, k) for name, p in processes.items()}
+
+
+def _seconds(process: Contender, n_queries: int, k: int) -> float:
+    return process.timed("run", n_queries, k)[0]
 
 
 def write_codes(data: datasets.Dataset, n_bits: int, folder: str, n_rows: int | None = None) -> int:
     """Encode a set and write its codes for the contenders; return the number of rows."""
-    n = min(n_rows or data.base.shape[0], data.base.shape[0], MOST_BYTES // (n_bits // 8))
+    n: int = min(n_rows or data.base.shape[0], data.base.shape[0], MOST_BYTES // (n_bits // 8))
     encoder = CirculantEncoder(data.dim, n_bits).fit(data.base[: min(n, 10_000)])
     np.save(Path(folder) / "base.npy", encoder.encode(data.base[:n]))
     np.save(Path(folder) / "queries.npy", encoder.encode(data.queries[:256]))

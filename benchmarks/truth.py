@@ -66,7 +66,8 @@ def recall_curve(data: Dataset, ids: NDArray[np.int64], n_true: int = N_TRUE) ->
     ordered = np.take_along_axis(ids, order, axis=1)
     is_first = np.ones_like(near)
     np.put_along_axis(is_first, order[:, 1:], ordered[:, 1:] != ordered[:, :-1], axis=1)
-    return np.minimum(np.cumsum(near & is_first, axis=1), n_true).mean(axis=0) / n_true
+    found: NDArray[np.float64] = np.minimum(np.cumsum(near & is_first, axis=1), n_true).mean(axis=0)
+    return found / n_true
 
 
 def nearest(
@@ -135,7 +136,7 @@ def squared_norms(rows: Any) -> NDArray[Any]:
     """Squared norms of rows, dense or sparse, in their own precision."""
     if hasattr(rows, "toarray"):
         return np.asarray(rows.power(2).sum(axis=1)).ravel().astype(rows.dtype)
-    return np.einsum("ij,ij->i", rows, rows)
+    return np.asarray(np.einsum("ij,ij->i", rows, rows))
 
 
 def digest(*parts: Any) -> str:

@@ -11,7 +11,7 @@ from .errors import (
 )
 from .index import CBEIndex
 from .search.results import RangeResult, SearchResult
-from .storage.archive import verify
+from .storage.saveable import verify
 
 __version__ = "0.1.0"
 

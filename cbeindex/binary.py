@@ -16,7 +16,7 @@ from ._core.threads import as_n_threads
 from ._core.typing import Arrays, CodeBytes, Codes, Ids
 from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
 from .data.ids import as_ids, is_id
-from .data.source import as_codes
+from .data.source import RowError, as_codes
 from .search import codes as code_search
 from .search.buckets import bucket_maker
 from .search.plan import Explanation
@@ -24,7 +24,8 @@ from .search.planner import costs, plan, select
 from .search.queries import CodeQueries
 from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
-from .storage.archive import Saveable, options_of
+from .storage.saveable import Saveable
+from .storage.settings import options_of
 from .store.rowstore import RowStore
 
 
@@ -273,7 +274,7 @@ class BinaryIndex(Saveable):
         array, is_single = as_codes(codes, n_bytes(self.n_bits), name)
         bad = has_bits_past(array, self.n_bits)
         if bad.any():
-            raise ValueError(f"{name} must have zeros past bit {self.n_bits - 1}, row {bad.argmax()} has not")
+            raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), "has not")
         return to_words(array, self.n_bits), is_single
 
     def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:

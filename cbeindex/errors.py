@@ -1,21 +1,21 @@
-"""What can be wrong with an index file; errors of the disk (a missing file, no room left) stay OSError."""
+"""Exceptions of index files. Errors of the file system, such as a missing file or a full disk, are OSError."""
 
 
 class IndexFileError(Exception):
-    """An index file cannot be read or written."""
+    """Base class: an index file cannot be read or written."""
 
 
 class NotAnIndexFileError(IndexFileError):
-    """Some other file: the magic at its beginning is missing."""
+    """The file is not an index file: it does not begin with the magic bytes."""
 
 
 class UnsupportedVersionError(IndexFileError):
-    """An index file of a version that this release cannot read."""
+    """The index file has a format version that this release cannot read."""
 
 
 class CorruptIndexFileError(IndexFileError):
-    """An index file that is truncated, or in which a size or a checksum disagrees."""
+    """The index file is truncated, or a size, a value or a checksum in it is wrong."""
 
 
 class WriterConflictError(IndexFileError):
-    """Another writer is at work on the file, or has changed it since it was loaded."""
+    """Another process is writing the file, or has changed it since it was loaded."""

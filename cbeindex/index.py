@@ -27,7 +27,8 @@ from .search.plan import Explanation, Plan
 from .search.planner import costs, plan
 from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
-from .storage.archive import Saveable, encoder_content, load_encoder, options_of
+from .storage.saveable import Saveable
+from .storage.settings import encoder_content, load_encoder, options_of
 from .store.ingest import Ingest, NewRows
 from .store.rowstore import RowStore
 from .store.state import IndexState, read_sample
@@ -314,7 +315,9 @@ class CBEIndex(Saveable):
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse."""
         checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
         state = self._state
-        found = state.vectors_of(checked_ids, state.rows.snapshot())
+        snapshot = state.rows.snapshot()
+        snapshot.require(checked_ids)
+        found = state.vectors_of(checked_ids, snapshot)
         if isinstance(found, SparseRows):
             return found.to_csr(self.dim)
         return found[0] if np.ndim(ids) == 0 else found

@@ -1,8 +1,8 @@
-"""Functions like this one: index the docstrings of the installed packages and ask for similar functions.
+"""Index the docstrings of the installed packages, and find similar functions.
 
-python examples/docstrings.py                       a few questions
-python examples/docstrings.py numpy.linalg.solve    functions like that one
-python examples/docstrings.py "sort an array"       functions whose docstring is about that
+python examples/docstrings.py                       two example queries
+python examples/docstrings.py numpy.linalg.solve    functions similar to that one
+python examples/docstrings.py "sort an array"       functions with such a docstring
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ DIM = 25_600
 
 
 def read_docstrings(roots: list[Path], least_words: int = 8) -> Iterator[tuple[str, str]]:
-    """Name and docstring of every function below the folders, without importing anything."""
+    """Yield the name and the docstring of every function in the folders, without importing anything."""
     for root in roots:
         for path in sorted(root.rglob("*.py")):
             if "test" in path.as_posix()[len(root.as_posix()) :]:
@@ -44,7 +44,7 @@ def read_docstrings(roots: list[Path], least_words: int = 8) -> Iterator[tuple[s
 
 
 def n_grams(text: str) -> Counter[int]:
-    """Columns of the words and the pairs of words of a text, with the signs of feature hashing."""
+    """Count words and pairs of words by hashed column, with the signs of feature hashing."""
     words = re.findall(r"[a-z][a-z0-9_]+", text.lower())
     grams = words + [f"{a} {b}" for a, b in pairwise(words)]
     counts: Counter[int] = Counter()
@@ -55,7 +55,7 @@ def n_grams(text: str) -> Counter[int]:
 
 
 def vectors(texts: list[str]) -> sparse.csr_array:
-    """Hashed n-grams with dampened counts, one sparse row a text."""
+    """Return hashed n-grams with logarithmic counts, one sparse row per text."""
     counts = [n_grams(text) for text in texts]
     offsets = np.cumsum([0, *map(len, counts)])
     columns = np.fromiter((c for count in counts for c in count), dtype=np.int64, count=offsets[-1])
@@ -64,13 +64,13 @@ def vectors(texts: list[str]) -> sparse.csr_array:
 
 
 def weigh(X: sparse.csr_array) -> np.ndarray:
-    """Weights that make rare words count more."""
+    """Return inverse document frequencies, which give rare words more weight."""
     seen = np.bincount(X.indices, minlength=DIM)
-    return np.log((1 + X.shape[0]) / (1 + seen)).astype(np.float32)
+    return np.asarray(np.log((1 + X.shape[0]) / (1 + seen)), dtype=np.float32)
 
 
 def main() -> None:
-    """Index, then answer."""
+    """Index the docstrings, then search for each query."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("question", nargs="*", help="a function's name, or words")
     parser.add_argument("--limit", type=int, default=20_000, help="docstrings to index at most")

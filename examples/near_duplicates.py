@@ -1,4 +1,4 @@
-"""Find texts that are nearly the same: shingles hashed into 2**18 dimensions, sparse all the way."""
+"""Find near-duplicate texts: shingles hashed into 2**18 dimensions, sparse at every step."""
 
 import zlib
 
@@ -12,13 +12,13 @@ RADIUS = 0.35  # cosine distance: about two thirds of the shingles shared
 
 
 def shingles(text: str, size: int = 3) -> set[str]:
-    """Runs of `size` words."""
+    """Return all runs of `size` consecutive words."""
     words = text.lower().split()
     return {" ".join(words[i : i + size]) for i in range(max(1, len(words) - size + 1))}
 
 
 def vectors(texts: list[str]) -> sparse.csr_array:
-    """Each shingle is a 1 in the column that its hash names."""
+    """Return one sparse row per text, with a 1 in the column of each hashed shingle."""
     columns = [sorted({zlib.crc32(s.encode()) % DIM for s in shingles(text)}) for text in texts]
     offsets = np.cumsum([0, *map(len, columns)])
     return sparse.csr_array(
@@ -27,7 +27,7 @@ def vectors(texts: list[str]) -> sparse.csr_array:
 
 
 def make_texts(n: int, seed: int = 0) -> tuple[list[str], list[tuple[int, int]]]:
-    """Random texts, some of them copies of others with a few words changed; and which."""
+    """Return random texts, of which some are copies with a few words changed, and the pairs of copies and originals."""
     rng = np.random.default_rng(seed)
     words = np.array([f"word{i}" for i in range(3_000)])
     texts = [list(rng.choice(words, 60)) for _ in range(n)]

@@ -5,11 +5,18 @@ from __future__ import annotations
 import argparse
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 
-from . import faults, files, processes
+from . import faults, files, processes, properties
+from .report import Report
 
-KINDS = {"files": files.run, "faults": faults.run, "processes": processes.run}
+KINDS: dict[str, Callable[..., Report]] = {
+    "files": files.run,
+    "faults": faults.run,
+    "processes": processes.run,
+    "properties": properties.run,
+}
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import itertools
 import tempfile
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,15 @@ import numpy as np
 from scipy import sparse
 
 from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
-from cbeindex.encoders import AQBCEncoder, BilinearEncoder, ITQEncoder, LSHEncoder, SKLSHEncoder, SpectralEncoder
+from cbeindex.encoders import (
+    AQBCEncoder,
+    BilinearEncoder,
+    Encoder,
+    ITQEncoder,
+    LSHEncoder,
+    SKLSHEncoder,
+    SpectralEncoder,
+)
 
 DIM = 12
 METRICS = ("cosine", "l2", "ip")
@@ -24,7 +33,7 @@ BUCKETS: tuple[dict[str, Any], ...] = (
     {"buckets": "clusters"},
     {"buckets": "substrings"},
 )
-ENCODERS = {
+ENCODERS: dict[str, Callable[[int], Encoder]] = {
     "orthogonal": lambda n_bits: CirculantEncoder(DIM, n_bits),
     "random": lambda n_bits: CirculantEncoder(DIM, n_bits, "random", pad=False),
     "learned": lambda n_bits: CirculantEncoder(DIM, n_bits, "learned", n_iter=1),

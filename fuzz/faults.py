@@ -109,7 +109,7 @@ class _Injector:
         self.n_points = dict.fromkeys(self.n_points, 0)
         self.is_done = False
         patches = [mock.patch.object(_files, name, self._on_disk(getattr(_files, name))) for name in _DISK]
-        failing = _Numpy(self)
+        failing: Any = _Numpy(self)
         patches += [mock.patch.object(module, "np", failing) for module in _modules()]
         for patch in patches:
             patch.start()
@@ -232,7 +232,7 @@ class _Machine:
         buckets = rng.choice((None, "clusters", "substrings"))
         self._is_sparse = rng.random() < 0.3
         metric, vectors = rng.choice(("cosine", "l2", "ip")), rng.choice(("float32", "float32", None))
-        self._options = {"buckets": buckets} if self._is_binary else {
+        self._options: dict[str, Any] = {"buckets": buckets} if self._is_binary else {
             "buckets": buckets, "metric": metric, "vectors": vectors
         }  # fmt: skip
         self.index = self._new()

@@ -41,7 +41,7 @@ _MOST_DIM = 2**12
 _MOST_BITS = 2**16
 # What may be said of ids that a damaged file has, and of a file that has the largest id or number of a commit.
 _NO_IDS = "is not in the index|ids must be 0 or more|ids must not repeat|is taken"
-_NO_MORE = "there are no new ids after|no commit can follow"
+_NO_MORE = "there are no new ids after|is the last that a file can hold"
 
 
 class Api(NamedTuple):
@@ -120,7 +120,7 @@ def make_file(rng: random.Random, number: int, path: Path, skip: int = 0) -> tup
     what = mutate(rng, file)
     write(file, path)
     ids = [np.frombuffer(s.data[: len(s.data) // 8 * 8], "<i8") for s in file.sections if str(s.name).endswith("/ids")]
-    stored_ids = set(np.concatenate([[-1], *ids]).tolist())
+    stored_ids: set[int] | None = set(np.concatenate([[-1], *ids]).tolist())
     if any(section.fields or section.hole for section in file.sections):  # ids may come from anywhere then
         stored_ids = None
     if rng.random() < 0.05:
@@ -144,7 +144,7 @@ class _Trial:
     ) -> None:
         self._recipe, self._what, self._stored_ids = recipe, what, stored_ids
         self._api, self._limits, self._outcome = api, limits, outcome
-        self._kind = {"BinaryIndex": BinaryIndex, "CBEIndex": CBEIndex}[recipe.kind]
+        self._kind: Any = {"BinaryIndex": BinaryIndex, "CBEIndex": CBEIndex}[recipe.kind]
         self._is_verified = False
 
     def read(self, path: Path) -> None:
@@ -155,7 +155,7 @@ class _Trial:
         self._step("describe", lambda: storage.describe(path))
         for way, mapped in (("read", False), ("mapped", True)):
             loaded, index = self._step(
-                f"load(mmap={mapped})", lambda mapped=mapped: self._api.load(self._kind, path, mapped)
+                f"load(mmap={mapped})", functools.partial(self._api.load, self._kind, path, mapped)
             )
             if loaded:
                 self._outcome.count(way)
@@ -177,7 +177,7 @@ class _Trial:
         for mapped in (True, False):
             # Sections that are kept keep their wrong checksums.
             must, about = mapped or self._is_verified, f"load again(mmap={mapped})"
-            again, other = self._step(about, lambda mapped=mapped: self._kind.load(path, mmap=mapped), must)
+            again, other = self._step(about, functools.partial(self._kind.load, path, mmap=mapped), must)
             if again and ids is not None and other.ids.tolist() != ids.tolist():
                 self._find(f"{about}: the ids are not those that were saved")
         if self._is_verified:
@@ -204,14 +204,13 @@ class _Trial:
             self._step(f"get all{about}", lambda: index.get(ids) if has_ids else None, allowed=_NO_IDS)
         for request in _requests(index, some):
             asked, result = self._step(
-                f"search({_shown(request)}){about}", lambda request=request: index.search(queries, **request)
+                f"search({_shown(request)}){about}", functools.partial(index.search, queries, **request)
             )
             if asked:
                 self._check_ids(f"search({_shown(request)}){about}", result.ids, known)
-            self._step(f"explain{about}", lambda request=request: str(index.explain(queries, **_explained(request))))
+            self._step(f"explain{about}", functools.partial(_explain, index, queries, request))
         radius = 3 if isinstance(index, BinaryIndex) else 0.5
-        rerank = {} if isinstance(index, BinaryIndex) or _can_estimate(index) or index.vectors else None
-        if rerank is not None:
+        if isinstance(index, BinaryIndex) or _can_estimate(index) or index.vectors:
             asked, result = self._step(f"range_search{about}", lambda: index.range_search(queries, radius, n_threads=1))
             if asked:
                 self._check_ids(f"range_search{about}", result.ids, known)
@@ -319,8 +318,8 @@ def _can_estimate(index: CBEIndex) -> bool:
     return bool(index.encoder.is_linear)
 
 
-def _explained(request: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in request.items() if name != "n_threads"}
+def _explain(index: Any, queries: Any, request: dict[str, Any]) -> str:
+    return str(index.explain(queries, **{name: value for name, value in request.items() if name != "n_threads"}))
 
 
 def _shown(request: dict[str, Any]) -> str:

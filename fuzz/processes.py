@@ -429,7 +429,7 @@ class _Episode:
             for name, changed in model.changes(version):
                 after = model.after(rows, name, changed)
                 if changed:
-                    insist(lambda name=name, changed=changed: model.do(index, name, changed), rows, after, name)
+                    insist(functools.partial(model.do, index, name, changed), rows, after, name)
                 rows = after
             self._shared[1] = version
             insist(lambda: self._commit(index, rng), rows, rows, "a save")

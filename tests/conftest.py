@@ -1,6 +1,5 @@
-"""What all tests share: derandomised hypothesis, and a kernel cache that notices every edit."""
+"""Settings of all tests: hypothesis profiles, and what a run of the kernels checks."""
 
-import hashlib
 import os
 from pathlib import Path
 
@@ -8,12 +7,17 @@ from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
 
-# numba's cache misses edits of helpers in other files, so the directory is named after all kernel sources.
-_kernels = sorted((ROOT / "cbeindex" / "kernels").glob("*.py"))
-_hash = hashlib.sha256(b"".join(path.read_bytes() for path in _kernels)).hexdigest()[:16]
-os.environ.setdefault("NUMBA_CACHE_DIR", str(ROOT / ".numba_cache" / _hash))
+COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
+"""Whether kernels are compiled, or run as plain Python."""
+CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
+"""Whether a kernel that reads or writes outside of an array raises IndexError."""
 
+# Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
+# of earlier failures may add to them.
 settings.register_profile(
     "cbeindex", deadline=None, derandomize=True, max_examples=50, suppress_health_check=[HealthCheck.too_slow]
 )
-settings.load_profile("cbeindex")
+settings.register_profile(
+    "fuzz", settings.get_profile("cbeindex"), derandomize=False, database=None, max_examples=500, print_blob=True
+)
+settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cbeindex"))

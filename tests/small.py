@@ -3,13 +3,13 @@
 from contextlib import contextmanager
 from dataclasses import replace
 
-import numba
 import numpy as np
 from hypothesis import settings
 
 from cbeindex import BinaryIndex
 from cbeindex._core import tuning as module
 from cbeindex._core.tuning import tuned, tuning
+from tests.conftest import COMPILED
 
 KINDS = ("clusters", "substrings")
 ALL = 10**6
@@ -53,7 +53,7 @@ VERY_SMALL = {
 
 def examples(n):
     """Settings for so many examples; a fifth of them where kernels are not compiled."""
-    return settings(max_examples=n // 5 if numba.config.DISABLE_JIT else n)
+    return settings(max_examples=n if COMPILED else n // 5)
 
 
 @contextmanager

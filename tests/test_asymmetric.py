@@ -10,6 +10,8 @@ from cbeindex.data.keys import EstimateKeys
 from cbeindex.kernels import asymmetric
 from tests.strategies import masks, rankings
 
+pytestmark = pytest.mark.kernels
+
 NONE = np.iinfo(np.uint64).max
 WIDTHS = (1, 63, 64, 65, 130, 511, 513, 1_024, 1_025, 1_100, 1_300)
 SIZES = (1, 2, 63, 64, 65, 200, 511, 512, 513, 700)

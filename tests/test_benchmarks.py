@@ -1,5 +1,6 @@
 """The benchmark harness: contenders in processes, failures reported, and a smoke run of each measurement."""
 
+import importlib.util
 import json
 import os
 import time
@@ -104,8 +105,8 @@ def test_encode(tmp_path, monkeypatch, capsys):
 
 def test_encoders_that_cannot_run_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
-    find_spec = encode.importlib.util.find_spec
-    monkeypatch.setattr(encode.importlib.util, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
     monkeypatch.setitem(encode.CONTENDERS, "matrix", type("Nobody", (), {}))
     path = tmp_path / "encode.jsonl"
     encode.speed(Report("Encoding", path), (64,), 1)

@@ -505,11 +505,11 @@ class IndexAgainstDict(RuleBasedStateMachine):
         deny=st.none() | st.lists(st.integers(0, 60), max_size=20),
     )
     def search(self, pick, k, allow, deny):
-        check_search(self.index, self.pool[pick : pick + 2], *self.stored(), k, allow=allow, deny=deny)
+        check_search(self.index, self.pool[pick : pick + 2], *self.stored(), k=k, allow=allow, deny=deny)
 
     @rule(pick=st.integers(0, 11), radius=st.integers(0, 400))
     def range_search(self, pick, radius):
-        check_range(self.index, self.pool[pick : pick + 2], *self.stored(), radius)
+        check_range(self.index, self.pool[pick : pick + 2], *self.stored(), radius=radius)
 
     @invariant()
     def has_the_same_codes(self):

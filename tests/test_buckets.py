@@ -6,7 +6,6 @@ import subprocess
 import sys
 import threading
 
-import numba
 import numpy as np
 import pytest
 from hypothesis import given
@@ -16,7 +15,7 @@ from cbeindex import BinaryIndex, CBEIndex
 from cbeindex._core.tuning import tuned
 from cbeindex.search.buckets import Cells, Clusters, Substrings, Tables, bucket_maker
 from tests import oracles
-from tests.conftest import ROOT
+from tests.conftest import COMPILED, ROOT
 from tests.small import ALL, KINDS, NeverSpent, buckets_of, check_equal, examples, segments_of, small_buckets
 from tests.strategies import some_codes
 from tests.vector_oracles import clustered
@@ -633,7 +632,7 @@ for kernel in kernels:
 """
 
 
-@pytest.mark.skipif(bool(numba.config.DISABLE_JIT), reason="nothing is compiled")
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_kernels_are_compiled_for_one_layout():
     """In a process of its own, since other tests call kernels too: no use compiles a kernel a second time."""
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)

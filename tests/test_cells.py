@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.kernels import cells
-from cbeindex.kernels.hamming import add_tails
+from cbeindex.kernels.distances import add_tails, transpose_tails
 from cbeindex.search.cascade import Checks
 from cbeindex.store.segment import NO_RANKS
 from tests import oracles
 from tests.strategies import CodeBatch, code_batches, masks, rankings
+
+pytestmark = pytest.mark.kernels
 
 SIZES = (1, 2, 15, 16, 17, 40, 513, 700)
 LONG = (1_025, 1_089, 1_600, 2_100)
@@ -47,7 +49,7 @@ def cases(draw, max_queries=5, **options):
 @given(cases(), st.sampled_from([0, 1, 20, 10_000]))
 def test_visits_in_the_order_of_cells(case, n_first):
     """First those to the nearest cells that have enough rows, then the others; each time cell by cell."""
-    order = cells.in_order_of_cells(case.chosen, case.offsets, n_first)
+    order = cells.order_by_cell(case.chosen, case.offsets, n_first)
     sizes = np.diff(case.offsets)[case.chosen]
     is_late = (np.cumsum(sizes, axis=1) - sizes >= n_first).ravel()
     np.testing.assert_array_equal(order, np.lexsort((case.chosen.ravel(), is_late)))
@@ -62,7 +64,7 @@ def test_tails_in_columns_count_as_tails_in_rows(case, data):
     limits = np.array([[data.draw(st.integers(0, size)) for size in prefix_bits] for _ in case.queries])
     tail, n_head = case.codes.tail, case.codes.n_head
     columns = np.zeros((tail.shape[1], 528), dtype=np.uint64)
-    cells.stand_up(tail, 0, n, columns, at)
+    transpose_tails(tail, 0, n, 0, tail.shape[1], columns, at)
     np.testing.assert_array_equal(columns[:, at : at + n], tail[:n].T)
     heads = oracles.hamming(case.queries[:, :n_head], case.words[:n, :n_head])
     numbers, places = (np.random.default_rng(0).permutation(len(case.queries)) for _ in range(2))

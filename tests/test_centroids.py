@@ -13,6 +13,8 @@ from tests import oracles
 from tests.small import tune
 from tests.strategies import code_batches, some_codes
 
+pytestmark = pytest.mark.kernels
+
 SIZES = (1, 17, 512, 530)
 
 

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import CirculantEncoder
-from cbeindex.encoders import convolution
+from cbeindex._core.tuning import tuned
 from tests import oracles
 
 # More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
@@ -46,20 +46,20 @@ def test_projects_by_the_circulant_matrix(dim, n_bits, kind, pad, seed):
 
 
 @pytest.mark.parametrize("length", [2**16, 3**4 * 2**10, 98_415])
-def test_long_transforms_equal_short_ones(length, monkeypatch):
-    """The cut transform, for even and odd numbers of columns, against scipy in float64."""
+def test_long_transforms_equal_short_ones(length):
+    """The split transform, for even and odd numbers of columns, against scipy in float64."""
     encoder = CirculantEncoder(length, 2 * length, pad=False)
     assert encoder._convolve._n_columns > 1
     rows = vectors(2, length)
     long = encoder.project(rows)
-    monkeypatch.setattr(convolution, "_LONG", 2**30)
-    direct = CirculantEncoder(length, 2 * length, pad=False)
+    with tuned(split_transform_length=2**30):
+        direct = CirculantEncoder(length, 2 * length, pad=False)
     assert direct._convolve._n_columns == 1
     # Projections have a standard deviation of 1; float32 transforms of this length err by some 1e-6.
     np.testing.assert_allclose(long, direct.project(rows), rtol=0, atol=2e-5)
 
 
-def test_a_length_without_small_factors_is_not_cut():
+def test_a_length_without_small_factors_is_not_split():
     prime = 65_537
     assert CirculantEncoder(prime, 8, pad=False)._convolve._n_columns == 1
 
@@ -188,10 +188,10 @@ class TestSameBits:
             np.testing.assert_array_equal(encoder.encode(row), code)
 
     @pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
-    def test_threads(self, encoder, codes, projected, n_threads, monkeypatch):
-        monkeypatch.setattr("cbeindex.encoders.base._BLOCK_FLOATS", 8 * 400)
-        np.testing.assert_array_equal(encoder.encode(self.X, n_threads=n_threads), codes)
-        np.testing.assert_array_equal(encoder.project(self.X, n_threads=n_threads), projected)
+    def test_threads(self, encoder, codes, projected, n_threads):
+        with tuned(projection_block_floats=8 * 400):
+            np.testing.assert_array_equal(encoder.encode(self.X, n_threads=n_threads), codes)
+            np.testing.assert_array_equal(encoder.project(self.X, n_threads=n_threads), projected)
 
     @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.float64, np.int16, np.int64, ">f4", ">i8"])
     def test_types(self, encoder, projected, dtype):
@@ -320,7 +320,7 @@ BAD = np.zeros((300, 10))
         (lambda e: e.fit(np.zeros((1, 10))), ValueError, "at least 2 rows of 10 values, got 1"),
         (lambda e: e.fit(np.zeros(10)), ValueError, "at least 2 rows"),
         (lambda e: e.fit(np.zeros((0, 10))), ValueError, "at least 2 rows of 10 values, got 0"),
-        (lambda e: e.fit(BAD, similar=[[0, 1]]), ValueError, "kind 'learned'"),
+        (lambda e: e.fit(BAD, similar=[[0, 1]]), ValueError, "unless kind is 'learned'"),
         (lambda e: e.shorten(65), ValueError, "at most 64"),
         (lambda e: e.shorten(0), ValueError, "at least 1"),
         (lambda e: CirculantEncoder(0), ValueError, "dim must be at least 1, got 0"),

@@ -18,14 +18,12 @@ import pytest
 import scipy.sparse
 
 from cbeindex import BinaryIndex, CBEIndex, __version__
+from cbeindex._core.tuning import tuned
 from cbeindex.cli import build as building
-from cbeindex.cli import commands as cli
-from cbeindex.cli.commands import main
+from cbeindex.cli import main
 from cbeindex.storage import container as storage
-from tests.small import tune
-
-from .strategies import some_codes
-from .test_vectorfiles import binary, npz, vecs
+from tests.strategies import some_codes
+from tests.vector_file_bytes import binary, npz, vecs
 
 ROOT = Path(__file__).parent.parent
 
@@ -180,11 +178,9 @@ def small_steps(monkeypatch):
     """Blocks, samples and saves so small that some hundred rows take many of each; counts the saves."""
     spills = []
     spilled = building._spilled
-    monkeypatch.setattr(building, "BLOCK_BYTES", 17 * 4 * 40)
-    monkeypatch.setattr(building, "_SAVE_BYTES", 2_000)
-    monkeypatch.setattr(building, "_SAMPLE_STEP", 7)
     monkeypatch.setattr(building, "_spilled", lambda *args: spills.append(1) or spilled(*args))
-    return spills
+    with tuned(cli_block_bytes=17 * 4 * 40, cli_spill_bytes=2_000, cli_sample_step_rows=7):
+        yield spills
 
 
 @pytest.mark.parametrize("kept", [None, "float32", "float16"])
@@ -211,12 +207,11 @@ def test_a_file_built_in_steps_is_mostly_in_use(large_rows, small_steps, folder,
     """Segments that are joined after they were saved leave gaps, which are closed if they are large."""
     rows = np.random.default_rng(0).standard_normal((320, 500), dtype=np.float32)
     np.save("long.npy", rows)
-    monkeypatch.setattr(building, "BLOCK_BYTES", 32 * 2_000)
-    tune(monkeypatch, large_segment_rows=large_rows, buffer_rows=64)
     moved = []
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: moved.append(paths) or replace(*paths))
-    assert run("build", "out.cbe", "long.npy", "--vectors", "float32") == 0
+    with tuned(cli_block_bytes=32 * 2_000, large_segment_rows=large_rows, buffer_rows=64):
+        assert run("build", "out.cbe", "long.npy", "--vectors", "float32") == 0
     assert len(small_steps) == 10
     file = storage.describe("out.cbe")
     assert file["unused"] < file["bytes"] / 3
@@ -224,7 +219,7 @@ def test_a_file_built_in_steps_is_mostly_in_use(large_rows, small_steps, folder,
     assert_same("out.cbe", fitted(rows, vectors="float32"), rows[:1])
 
 
-def test_sample_is_drawn_over_all_rows(folder, monkeypatch):
+def test_sample_is_drawn_over_all_rows(folder):
     """The encoder of a sorted file is near to that of all rows, and far from that of the first ones."""
     rows = np.sort(X, axis=0)
     np.save("sorted.npy", rows)
@@ -234,23 +229,22 @@ def test_sample_is_drawn_over_all_rows(folder, monkeypatch):
     assert abs(centre.mean() - rows.mean()) < 4 * 2.9 < abs(rows[:100].mean() - rows.mean())
     assert run("build", "again.cbe", "sorted.npy", "--sample", 100, "--metric", "l2") == 0
     assert (folder / "again.cbe").read_bytes() == (folder / "out.cbe").read_bytes()
-    monkeypatch.setattr(building, "SAMPLE_BYTES", 50 * 4 * 40)
     drawn = np.sort(np.random.default_rng(0).choice(300, 50, replace=False, shuffle=False))
-    assert run("build", "small.cbe", "vectors.npy") == 0
+    with tuned(cli_sample_bytes=50 * 4 * 40):
+        assert run("build", "small.cbe", "vectors.npy") == 0
     assert_same("small.cbe", fitted(X, drawn))
 
 
 MEMORY = """
 import resource, sys
-from cbeindex.cli import build as building, commands as cli
-from cbeindex.store import rowstore as segments
+from cbeindex._core.tuning import tuned
+from cbeindex.cli import main
 
-building.BLOCK_BYTES, building._SAVE_BYTES = 2**21, 2**22
-segments._BUFFER_BYTES, segments._LARGE_BYTES = 2**21, 2**23
 kept = ["--vectors", "float32"] if sys.argv[3:] else []
 peaks = []
 for name in sys.argv[1:3]:
-    assert cli.main(["build", f"{name}.cbe", name, "--sample", "200", "--bits", "256", *kept]) == 0
+    with tuned(cli_block_bytes=2**21, cli_spill_bytes=2**22, buffer_bytes=2**21, large_segment_bytes=2**23):
+        assert main(["build", f"{name}.cbe", name, "--sample", "200", "--bits", "256", *kept]) == 0
     peaks.append(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024))
 print(peaks[1] - peaks[0])
 """
@@ -311,8 +305,8 @@ def test_progress(folder, capsys, monkeypatch, small_steps):
     assert capsys.readouterr() == ("", "")
 
     monkeypatch.setattr(building, "find_spec", lambda name: None)
-    monkeypatch.setattr(building, "_SECONDS", 0)
-    assert run(*arguments) == 0
+    with tuned(cli_progress_seconds=0):
+        assert run(*arguments) == 0
     err = capsys.readouterr().err
     assert "17 of 300 vectors\n34 of 300 vectors\n" in err
     assert re.search(last, err)
@@ -347,7 +341,7 @@ def test_what_ends_a_build_leaves_all_as_it_was(out, when, error, code, small_st
         def put(*args):
             raise error
 
-        monkeypatch.setattr(building, "_put_in_place", put)
+        monkeypatch.setattr(building, "_move_into_place", put)
     before = listing(folder)
     assert run("build", out, "vectors.npy", "--bits", "128", "--force") == code
     assert listing(folder) == before
@@ -379,6 +373,12 @@ def test_a_signal_ends_a_build_in_order(number, folder):
 # search
 
 
+@pytest.fixture
+def four_queries_at_a_time():
+    with tuned(cli_query_rows=4):
+        yield
+
+
 def table(index, queries, k, **options):
     """Lines that a search should print."""
     found = index.search(queries, k=k, **options)
@@ -397,22 +397,22 @@ def table(index, queries, k, **options):
         (["--mode", "cascade"], {"mode": "cascade"}),
     ],
 )
-def test_search_prints_what_the_library_finds(arguments, options, folder, capsys, monkeypatch):
+def test_search_prints_what_the_library_finds(arguments, options, folder, capsys):
     index = fitted(X, vectors="float32")
     index.save("kept.cbe")
     expected = list(table(index, QUERIES, 7, **options))
     assert len(expected) == len(QUERIES)
     for query_rows in (1024, 4):
-        monkeypatch.setattr(cli, "_QUERY_ROWS", query_rows)
-        assert run("search", "kept.cbe", "queries.npy", "-k", "7", *arguments) == 0
+        with tuned(cli_query_rows=query_rows):
+            assert run("search", "kept.cbe", "queries.npy", "-k", "7", *arguments) == 0
         assert capsys.readouterr() == ("\n".join(expected) + "\n", "")
 
 
-def test_search_of_buckets(folder, capsys, monkeypatch):
+def test_search_of_buckets(folder, capsys):
     """Visiting a single bucket finds other answers than visiting all."""
-    tune(monkeypatch, least_cell_segment_rows=64)
-    index = fitted(X, buckets="clusters")
-    index.save("buckets.cbe")
+    with tuned(least_cell_segment_rows=64):
+        index = fitted(X, buckets="clusters")
+        index.save("buckets.cbe")
     found = []
     for n_probes in (1, 10**6):
         assert run("search", "buckets.cbe", "queries.npy", "-k", 3, "--mode", "buckets", "--n-probes", n_probes) == 0
@@ -422,8 +422,8 @@ def test_search_of_buckets(folder, capsys, monkeypatch):
 
 
 @pytest.mark.parametrize("k", [3, 400])
-def test_search_as_json_and_into_a_file(k, folder, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_QUERY_ROWS", 4)
+@pytest.mark.usefixtures("four_queries_at_a_time")
+def test_search_as_json_and_into_a_file(k, folder, capsys):
     expected = CBEIndex.load("index.cbe").search(QUERIES, k=k)
     n_found = min(k, len(X))
     assert run("search", "index.cbe", "queries.npy", "-k", k, "--json") == 0
@@ -507,7 +507,7 @@ def test_info(folder, capsys):
         "bytes of ids": "2,400",
         "bytes of vectors": "24,000",
         "bytes of the file": f"{size:,}",
-        "of these not in use": "0 (0%)",
+        "unused bytes": "0 (0%)",
         "format version": "1",
         "commit": "1",
     }
@@ -531,7 +531,7 @@ def test_info_of_a_file_with_gaps(folder, capsys):
     index.save()
     assert run("info", "index.cbe") == 0
     out = capsys.readouterr().out
-    assert re.search(r"not in use +[\d,]+ \(\d\d%; CBEIndex.load\(FILE\).compact\(\) frees them\)", out)
+    assert re.search(r"unused bytes +[\d,]+ \(\d\d%; CBEIndex.load\(FILE\).compact\(\) frees them\)", out)
     assert re.search(r"rows +2,030\n", out)
     assert re.search(r"removed rows +70\n", out)
     assert re.search(r"commit +5\n", out)
@@ -652,7 +652,7 @@ BAD_BUILDS = [
     (
         lambda: np.save("x.npy", np.vstack([X, 1e3 * X[:1]])),
         ["x.npy", "--vectors", "float16"],
-        r"x.npy: vectors=\"float16\" holds values up to 65504, row 300 has larger ones",
+        r"x.npy must fit vectors=\"float16\", row 300 has values above 65504",
     ),
     (
         lambda: np.save("ids.npy", np.arange(9)),
@@ -682,16 +682,14 @@ BAD_BUILDS = [
 
 
 @pytest.mark.parametrize(("make", "arguments", "message"), BAD_BUILDS)
-def test_bad_builds(make, arguments, message, folder, capsys, monkeypatch):
+def test_bad_builds(make, arguments, message, folder, capsys):
     if make:
         make()
-    for _ in range(2):
+    for block_bytes in (2**26, 17 * 4 * 40):  # the bad row is in the first block, or in a later one
         before = listing(folder)
-        assert re.search(message, failed(capsys, "build", "out.cbe", *arguments))
+        with tuned(cli_block_bytes=block_bytes):
+            assert re.search(message, failed(capsys, "build", "out.cbe", *arguments))
         assert listing(folder) == before
-        monkeypatch.setattr(
-            building, "BLOCK_BYTES", 17 * 4 * 40
-        )  # then in blocks, after some of which comes the bad one
 
 
 @pytest.mark.parametrize(
@@ -739,8 +737,8 @@ BAD_SEARCHES = [
     (["queries.npy", "--rerank", "exact"], r"rerank=\"exact\" needs vectors"),
     (["queries.npy", "--output", "found.npy"], r"argument --output: must end in .npz, got found.npy"),
     (["queries.npy", "--output", "nowhere/found.npz"], r"nowhere/found.npz: No such file or directory"),
-    (["queries.npz", "--output", "queries.npz"], r"argument --output: queries.npz must not be what is read"),
-    (["queries.npy", "--output", "found.npz", "--json"], r"give one of them"),
+    (["queries.npz", "--output", "queries.npz"], r"argument --output: queries.npz must not be an input file"),
+    (["queries.npy", "--output", "found.npz", "--json"], r"give only one of them"),
 ]
 
 
@@ -754,10 +752,10 @@ def test_bad_searches(arguments, message, folder, capsys):
     assert listing(folder) == before
 
 
-def test_a_bad_query_is_named_after_answers_to_those_before(folder, capsys, monkeypatch):
-    monkeypatch.setattr(cli, "_QUERY_ROWS", 100)
+def test_a_bad_query_is_reported_after_the_results_before_it(folder, capsys):
     np.save("nan.npy", with_nan(222))
-    assert run("search", "index.cbe", "nan.npy", "-k", "1") == 2
+    with tuned(cli_query_rows=100):
+        assert run("search", "index.cbe", "nan.npy", "-k", "1") == 2
     out, err = capsys.readouterr()
     assert len(out.splitlines()) == 200
     assert err == "cbeindex: error: nan.npy must be finite in float32, row 222 is not\n"

@@ -20,6 +20,8 @@ from tests import oracles
 from tests.small import tune
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 
+pytestmark = pytest.mark.kernels
+
 WIDTHS = (1, 63, 64, 65, 511, 513, 1_023, 1_024, 1_030, 2_100)
 
 

@@ -42,6 +42,17 @@ def test_bytes_come_back_from_words(batch):
     assert back.flags.c_contiguous
 
 
+@pytest.mark.parametrize("n_bits", WIDTHS)
+def test_signs_are_packed_in_the_same_order(n_bits):
+    projections = np.random.default_rng(n_bits).standard_normal((5, n_bits)).astype(np.float32)
+    projections[0], projections[1] = 0.0, -0.0  # a projection of 0 gives bit 1
+    expected = layout.to_words(np.packbits(projections >= 0, axis=1, bitorder="little"), n_bits)
+    np.testing.assert_array_equal(layout.pack_signs(projections), expected)
+    assert np.bitwise_count(expected[:2]).sum() == 2 * n_bits
+    levels = (4 * (projections >= 0)).astype(np.uint8)  # what is not 0 is a one
+    np.testing.assert_array_equal(layout.pack_bits(levels), expected)
+
+
 def test_words_of_any_layout():
     codes = some_codes(np.random.default_rng(0), 20, 128)
     expected = layout.to_words(codes, 128)

@@ -55,24 +55,24 @@ def test_parts_are_joined(column, parts):
 @given(parts=st.lists(dense_rows(30), max_size=4))
 def test_growth_leaves_views_alone(column, parts):
     """What was seen of growing rows stays as it was, also when more of them need new memory."""
-    room = column.room(200)
+    buffer = column.buffer(200)
     seen, expected = [], np.empty((0, DIM), np.float32)
     for part in parts:
-        room.write(len(expected), column.of(part))
+        buffer.write(len(expected), column.of(part))
         expected = np.concatenate([expected, part])
-        seen.append((room.first(len(expected)), expected))
+        seen.append((buffer.first(len(expected)), expected))
     for rows, wanted in seen:
         np.testing.assert_array_equal(dense(rows), wanted)
 
 
 def test_sparse_rows_with_many_entries_grow():
     column = Column(np.float32, (100,), is_sparse=True)
-    room = column.room(2)
+    buffer = column.buffer(2)
     full = np.arange(1, 201, dtype=np.float32).reshape(2, 100)
-    room.write(0, column.of(full[:1]))
-    before = room.first(1)
-    room.write(1, column.of(full[1:]))
-    np.testing.assert_array_equal(room.first(2).to_csr(100).toarray(), full)
+    buffer.write(0, column.of(full[:1]))
+    before = buffer.first(1)
+    buffer.write(1, column.of(full[1:]))
+    np.testing.assert_array_equal(buffer.first(2).to_csr(100).toarray(), full)
     np.testing.assert_array_equal(before.to_csr(100).toarray(), full[:1])
 
 

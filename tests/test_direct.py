@@ -10,6 +10,8 @@ from cbeindex import CirculantEncoder
 from cbeindex.encoders import direct
 from tests import oracles
 
+pytestmark = pytest.mark.kernels
+
 
 def sparse_rows(n, dim, n_entries, seed=0):
     """Rows of as many entries each, N(0, 1)."""

@@ -9,6 +9,8 @@ from cbeindex.data.sparserows import SparseRows
 from cbeindex.distances.metrics import METRICS
 from cbeindex.kernels import exact
 
+pytestmark = pytest.mark.kernels
+
 
 def run(queries, vectors, ids, rows, counts, lower, metric, k):
     distances = np.empty((len(queries), k), dtype=np.float32)

@@ -1,4 +1,4 @@
-"""The examples run as they stand, and say what they should."""
+"""The examples run as they are, and print what they should."""
 
 import subprocess
 import sys

@@ -126,3 +126,25 @@ def test_sound_files_are_copied(tmp_path):
     index.save()
     for path in tmp_path.iterdir():
         verify(path)
+
+
+@pytest.mark.parametrize("vectors_kept", [None, "float32"])
+@pytest.mark.parametrize("n", [20, 50], ids=["not fitted", "fitted"])
+def test_ids_out_of_order(tmp_path, n, vectors_kept):
+    """Rows that bisection does not find are an error of the file, not of whoever works with it."""
+    index = CBEIndex(DIM, vectors=vectors_kept)
+    index.add(vectors(n))
+    index.save(tmp_path / "sound.cbe")
+    stored = storage.read(tmp_path / "sound.cbe")
+    ids = next(name for name in stored.arrays if name.endswith("/ids"))
+    swapped = stored.arrays[ids].copy()
+    swapped[[3, 12]] = swapped[[12, 3]]
+    storage.write(tmp_path / "index.cbe", stored.content, {**stored.arrays, ids: swapped})
+    damaged = CBEIndex.load(tmp_path / "index.cbe")
+    other = copy.copy(index)
+    other.remove(other.ids)
+    with pytest.raises(CorruptIndexFileError, match="ids must be unique and in order"):
+        other.merge(damaged)
+    if not damaged.is_fitted:
+        with pytest.raises(CorruptIndexFileError, match="ids must be unique and in order"):
+            damaged.fit(vectors(30))

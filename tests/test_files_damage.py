@@ -22,19 +22,20 @@ from cbeindex.encoders import ENCODERS
 from cbeindex.errors import CorruptIndexFileError, IndexFileError, UnsupportedVersionError
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
-from tests import test_files
+from tests import sample_indexes
+from tests.conftest import CHECKS_BOUNDS, COMPILED
+from tests.crafted_files import build, footer_of
+from tests.sample_indexes import small_sizes, some_rows
 from tests.small import tune
 from tests.strategies import some_codes
-from tests.test_files import small_sizes, some_rows
-from tests.test_storage import build, footer_of
 
 resource = pytest.importorskip("resource")
 pytestmark = [
+    pytest.mark.kernels,
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
 ]
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 # What a task may take beyond what there is already: threads and their stacks do, a claim of a file must not.
 ROOM = 2**29
 # Of the processor, and of the clock: much more than any test takes, on a busy machine too.
@@ -519,7 +520,7 @@ class TestOtherContent:
 
             write_changed(make, path, change)
             for load in (kind_of(make).load, cbeindex.verify):
-                with pytest.raises(CorruptIndexFileError, match=r"a segment must have a name|must be of type str"):
+                with pytest.raises(CorruptIndexFileError, match=r"name of a segment must carry|must be of type str"):
                     load(path)
         for removed in ("segment 1.0/removed 2", "removed", "segment 1.1/removed 1", 5, ["segment 1.0/removed 1"]):
 
@@ -535,7 +536,7 @@ class TestOtherContent:
 
     @pytest.mark.parametrize("error", [MemoryError("no room"), KeyboardInterrupt(), AttributeError("a bug")])
     @pytest.mark.parametrize(
-        "where", ["store.rowstore.RowStore.restore", "distances.codec.Geometry.of", "storage.archive.CodeRows.empty"]
+        "where", ["store.rowstore.RowStore.restore", "distances.codec.Geometry.of", "storage.segments.CodeRows.empty"]
     )
     def test_only_the_file_makes_a_file_corrupt(self, path, monkeypatch, where, error):
         save(vectors_in_cells, path)
@@ -864,10 +865,10 @@ class TestNonsense:
         found = in_child(lambda mark: (outcomes(path, CBEIndex, ids), outcome(lambda: CBEIndex.load(path).get(ids))))
         assert set(found[0].values()) | {found[1]} == {"refused"}
 
-    @pytest.mark.skipif(COMPILED, reason="bounds are checked by the interpreter alone")
+    @pytest.mark.skipif(not CHECKS_BOUNDS, reason="kernels do not check bounds")
     @pytest.mark.parametrize("make", [codes_in_tables, vectors_in_cells, codes_in_cells])
     def test_random_numbers_stay_inside_of_arrays(self, path, make):
-        """Kernels run as Python here, where a place outside of an array is an IndexError, and the test fails."""
+        """Where kernels check bounds, an index outside of an array is an IndexError, which `outcome` reports."""
         rng = np.random.default_rng(0)
         save(make, path)
         changes = {}
@@ -908,7 +909,7 @@ class TestClaims:
 
 
 def _encoder(name):
-    return test_files.ENCODERS[{"circulant": "orthogonal"}.get(name, name)](16)
+    return sample_indexes.ENCODERS[{"circulant": "orthogonal"}.get(name, name)](16)
 
 
 class TestOtherEncoders:

@@ -1,7 +1,5 @@
 """Index files among processes and threads: kills, failing disks, writers that meet, readers, and memory."""
 
-import copy
-import functools
 import itertools
 import os
 import random
@@ -21,12 +19,13 @@ import pytest
 import cbeindex
 from cbeindex import BinaryIndex, CBEIndex
 from cbeindex.errors import UnsupportedVersionError, WriterConflictError
+from tests.child_processes import WRITER, in_child, may_fork, needs_fork
+from tests.conftest import COMPILED
+from tests.crafted_files import with_crc
+from tests.failing_disk import fail_at, let
+from tests.sample_indexes import a_binary_index, an_index, answers, check_same, queries_for, small_sizes
+from tests.saves import SAVES, append, first_save, some_vectors, told
 from tests.strategies import some_codes
-from tests.test_files import a_binary_index, an_index, answers, check_same, queries_for, small_sizes
-from tests.test_storage import with_crc
-from tests.test_storage_crash import WRITER, fail_at, in_child, let, may_fork, needs_fork
-
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -40,33 +39,7 @@ def path(tmp_path):
     return tmp_path / "items.cbe"
 
 
-@functools.cache
-def _vectors():
-    return an_index(buckets="substrings", n_tables=2, table_bits=3, vectors="float32", n=40)
-
-
-def some_vectors():
-    """An index of vectors, with an encoder and tables to be saved too."""
-    return copy.copy(_vectors())
-
-
 KINDS = (some_vectors, a_binary_index)
-
-
-def first_save(index, path):
-    """Save to a place where another index is."""
-    index.save(path)
-
-
-def append(index, path):
-    index.save()
-
-
-def compact(index, path):
-    index.compact()
-
-
-SAVES = (first_save, append, compact)
 
 
 def two_states(make, path, save):
@@ -82,17 +55,6 @@ def two_states(make, path, save):
     index.add(queries_for(index))
     index.remove([0, 7])
     return index, {"old": old, "new": told(index)}
-
-
-def told(index):
-    """What does not depend on how rows lie in segments, in short."""
-    queries = queries_for(index)
-    result = index.search(queries, 5, mode="scan")
-    return {"ids": index.ids, "search": tuple(result), "get": index.get(index.ids), "next": _next_id(index, queries)}
-
-
-def _next_id(index, queries):
-    return copy.copy(index).add(queries[:1])
 
 
 def which(path, kind, states):
@@ -294,7 +256,7 @@ class TestTwoWriters:
         for save in (index.save, index.compact):
             with pytest.raises(
                 WriterConflictError,
-                match=r"items\.cbe: the file was changed since it was loaded \(commit 2 there, 1 here\); load it again",
+                match=r"items\.cbe: the file was changed .* \(it is at commit 2, this index at 1\); load it again",
             ):
                 save()
         assert path.read_bytes() == before
@@ -345,7 +307,7 @@ class TestTwoWriters:
         with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, cwd=root) as other:
             assert other.stdout.readline() == b"at work\n"
             for save in (index.save, index.compact, lambda: index.save(path), lambda: a_binary_index().save(path)):
-                with pytest.raises(WriterConflictError, match="another writer is at work on this file; try again"):
+                with pytest.raises(WriterConflictError, match="another process is writing this file; try again"):
                     save()
             check_same(told(BinaryIndex.load(path)), told(a_binary_index()))  # who reads does not wait
             other.kill()

@@ -2,26 +2,29 @@
 
 import io
 import os
+import re
 import signal
 import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import settings
 
 pytest.importorskip("resource")
 if not hasattr(os, "fork"):
     pytest.skip("no fork here", allow_module_level=True)
 
-from cbeindex import BinaryIndex, CBEIndex, verify
+from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
 from cbeindex.storage import container as storage
-from fuzz import container, corpus, faults, files, processes
+from fuzz import container, corpus, faults, files, processes, properties
 from fuzz.__main__ import main
 from fuzz.report import random_of
+from tests.conftest import COMPILED
 from tests.small import VERY_SMALL, small_buckets
 
-COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") != "1"
 pytestmark = [
+    pytest.mark.no_cover,  # an interrupt in the lock of coverage would never end
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
     pytest.mark.skipif(not COMPILED, reason="the time of a case is limited"),
 ]
@@ -145,7 +148,7 @@ class TestPlantedDefects:
             try:
                 raise MemoryError
             except MemoryError as error:
-                raise storage.CorruptIndexFileError("out of memory") from error
+                raise CorruptIndexFileError("out of memory") from error
 
         assert "load(mmap=False): out of memory as CorruptIndexFileError" in find(load)
 
@@ -196,6 +199,58 @@ class TestPlantedDefects:
         assert report.findings
 
 
+class TestProperties:
+    @pytest.fixture
+    def find(self, tmp_path):
+        """Run a case of a folder of tests; return the findings, and the examples that were drawn."""
+        (tmp_path / "conftest.py").write_text(PROFILE)
+        (tmp_path / "test_planted.py").write_text(PLANTED)
+
+        def find(case):
+            drawn = tmp_path / "drawn"
+            drawn.unlink(missing_ok=True)
+            report = properties.run(3, 60, range(case, case + 1), root=tmp_path, out=io.StringIO())
+            return report.findings, drawn.read_text()
+
+        return find
+
+    def test_a_false_property_is_found_and_repeats(self, find):
+        ((case, finding),), drawn = find(0)
+        assert case == 0
+        assert finding.startswith("FAILED test_planted.py::test_small - ")
+        assert "x=0," in finding
+        assert "@reproduce_failure(" in finding
+        assert re.search(r"HYPOTHESIS_PROFILE=fuzz python -m pytest --hypothesis-seed=\d+ \S+::test_small$", finding)
+        assert find(0)[1] == drawn
+        assert find(1)[1] != drawn
+
+    def test_profile(self):
+        """Fresh examples, and none of them from a database, or a case could not be repeated."""
+        profile = settings.get_profile("fuzz")
+        assert not profile.derandomize
+        assert profile.database is None
+        assert profile.max_examples > settings.get_profile("cbeindex").max_examples
+
+
+PROFILE = """
+from hypothesis import settings
+settings.register_profile("fuzz", database=None, print_blob=True)
+settings.load_profile("fuzz")
+"""
+PLANTED = """
+from hypothesis import given, strategies as st
+
+@given(x=st.integers(0, 2**32))
+def test_small(x):
+    with open("drawn", "a") as file:
+        print(x, file=file)
+    assert x % 4
+
+def test_without_examples():
+    raise AssertionError
+"""
+
+
 class TestCommand:
     def test_repeats_a_case_and_keeps_its_file(self, tmp_path, capsys, monkeypatch):
         """The exit status tells of findings."""
@@ -216,4 +271,4 @@ class TestCommand:
     def test_unknown_kinds(self, capsys):
         with pytest.raises(SystemExit):
             main(["fils"])
-        assert "KIND must be one of files, faults, processes, got fils" in capsys.readouterr().err
+        assert "KIND must be one of files, faults, processes, properties, got fils" in capsys.readouterr().err

@@ -35,7 +35,11 @@ MAKING = [
     (lambda: CBEIndex(10, encoder=None), TypeError, "an object with dim, n_bits, fit, project and encode"),
     (lambda: CBEIndex(10, encoder=CirculantEncoder), TypeError, "an object with dim"),
     (lambda: CBEIndex(10, encoder=CirculantEncoder(11)), ValueError, "must be for dim=10, got one for dim=11"),
-    (lambda: CBEIndex(10, 65, encoder=CirculantEncoder(10)), ValueError, "n_bits is 65, but the encoder makes 64"),
+    (
+        lambda: CBEIndex(10, 65, encoder=CirculantEncoder(10)),
+        ValueError,
+        "n_bits must be omitted or 64, the bits of the encoder, got 65",
+    ),
     (lambda: CBEIndex(10, vectors="float64"), ValueError, "vectors must be one of 'float32', 'float16', got 'float64'"),
     (lambda: CBEIndex(10, vectors=True), ValueError, "vectors must be one of"),
     (lambda: CBEIndex(10, buckets="trees"), ValueError, "buckets must be one of 'substrings', 'clusters', got 'trees'"),

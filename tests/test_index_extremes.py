@@ -75,7 +75,7 @@ def test_options_that_there_are_none_for(data):
     with pytest.raises(ValueError, match="needs buckets, but this index has none"):
         BinaryIndex(64).search(np.zeros(8, dtype=np.uint8), 3, "buckets")
     tiny = CBEIndex(32, vectors="float16").fit(X)
-    with pytest.raises(ValueError, match="row 1 has smaller ones only"):
+    with pytest.raises(ValueError, match="row 1 has only values below"):
         tiny.add(X[:3] * np.array([[1], [1e-6], [1]], dtype=np.float32))
     assert len(tiny) == 0
 

@@ -16,6 +16,7 @@ from tests.small import small_buckets, tune
 DIM, ROWS, N_FORKS = 16, 8, 20
 
 pytestmark = [
+    pytest.mark.no_cover,  # a child may inherit the lock of coverage from a thread that held it
     pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here"),
     pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning"),
 ]

@@ -29,7 +29,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         seed=st.integers(0, 9),
     )
     def start(self, metric, n_bits, buckets, seed):
-        self.patches = [small_buckets(VERY_SMALL | {"knn_sigmas": 9.0, "range_sigmas": 9.0})]
+        self.patches: list = [small_buckets(VERY_SMALL | {"knn_sigmas": 9.0, "range_sigmas": 9.0})]
         for patch in self.patches:
             patch.__enter__()
         self.pool = vector_oracles.clustered(N_POOL, 16, seed, n_centres=3)
@@ -124,7 +124,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         by_scan=st.booleans(),
     )
     def search(self, queries, k, allow, deny, n_candidates, by_scan):
-        expected = vector_oracles.nearest_by(*self.of(queries), k, allow, deny)
+        expected = vector_oracles.nearest_by(*self.of(queries), k=k, allow=allow, deny=deny)
         way = {"mode": "scan"} if by_scan else {"n_probes": ALL} if self.index.buckets else {}
         result = self.index.search(self.pool[queries], k, **way, n_candidates=n_candidates, allow=allow, deny=deny)
         np.testing.assert_allclose(result.distances, expected[0], rtol=1e-5, atol=1e-6)
@@ -138,7 +138,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         if at + 1 < len(levels) and levels[at + 1] - levels[at] < 1e-4:
             return
         radius = (levels[at] + levels[at + 1]) / 2 if at + 1 < len(levels) else levels[at] + 1
-        lims, distances, ids = vector_oracles.within_by(*self.of([query]), radius)
+        lims, distances, ids = vector_oracles.within_by(*self.of([query]), radius=radius)
         result = self.index.range_search(self.pool[query], radius)
         np.testing.assert_array_equal(result.lims, lims)
         np.testing.assert_array_equal(result.ids, ids)

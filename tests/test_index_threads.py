@@ -249,8 +249,8 @@ codes = np.random.default_rng(0).integers(0, 256, (100_000, 128), dtype=np.uint8
 index = BinaryIndex(1_024)
 index.add(codes)
 index.search(codes[:100])
-print("ready", flush=True)
 try:
+    print("ready", flush=True)
     while True:
         index.search(codes, mode="scan")
 except KeyboardInterrupt:

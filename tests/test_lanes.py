@@ -8,6 +8,8 @@ from hypothesis import strategies as st
 from cbeindex.kernels import lanes
 from cbeindex.kernels.jit import njit
 
+pytestmark = pytest.mark.kernels
+
 N_ROWS, N_QUERIES, N_PLACES = 40, 7, 9
 
 

@@ -8,6 +8,7 @@ import pytest
 import scipy.sparse
 
 from cbeindex import CBEIndex
+from cbeindex._core.tuning import tuned
 from cbeindex.encoders.baselines.aqbc import AQBCEncoder
 from cbeindex.encoders.baselines.bilinear import BilinearEncoder
 from cbeindex.encoders.baselines.itq import ITQEncoder
@@ -79,12 +80,12 @@ class TestSameBits:
             np.testing.assert_array_equal(encoder.project(row), encoder.project(row[np.newaxis])[0])
 
     @pytest.mark.parametrize("n_threads", [2, 3])
-    def test_threads(self, encoder, n_threads, monkeypatch):
+    def test_threads(self, encoder, n_threads):
         """Of several blocks, the last one not full."""
-        monkeypatch.setattr("cbeindex.encoders.base._BLOCK_FLOATS", 8 * DIM)
         rows = counts(1_300, DIM)
-        for call in (encoder.encode, encoder.project):
-            np.testing.assert_array_equal(call(rows, n_threads=n_threads), call(rows, n_threads=1))
+        with tuned(projection_block_floats=8 * DIM):
+            for call in (encoder.encode, encoder.project):
+                np.testing.assert_array_equal(call(rows, n_threads=n_threads), call(rows, n_threads=1))
 
     @pytest.mark.parametrize(
         "convert", [scipy.sparse.csr_array, scipy.sparse.csc_matrix, np.float64, np.asfortranarray]

@@ -5,8 +5,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex import kernels
 from cbeindex.data.keys import NO_HAMMING_DISTANCE, NO_ID
 from cbeindex.search.topk import TopK, merge_segments
+from tests.conftest import CHECKS_BOUNDS
+
+pytestmark = pytest.mark.kernels
 
 
 @pytest.mark.parametrize(("dtype", "missing"), [(np.int32, NO_HAMMING_DISTANCE), (np.float32, np.inf)])
@@ -36,3 +40,11 @@ def test_the_best_of_all_parts(dtype, missing, widths, n_queries, k, seed):
         assert list(zip(best[query].tolist(), best_ids[query].tolist(), strict=True)) == expected
     assert best.shape == best_ids.shape == (n_queries, k)
     assert best.dtype == dtype
+
+
+@pytest.mark.skipif(not CHECKS_BOUNDS, reason="kernels do not check bounds")
+def test_kernels_check_bounds_where_they_are_told_to():
+    """A stale cache of kernels without checks would let all other tests pass unchecked."""
+    distances, ids = np.zeros((1, 3), dtype=np.int32), np.zeros((1, 3), dtype=np.int64)
+    with pytest.raises(IndexError):
+        kernels.merging.merge(distances, ids, distances, ids, np.empty((1, 4), np.int32), np.empty((1, 2), np.int64))

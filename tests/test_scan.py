@@ -18,6 +18,8 @@ from tests import oracles
 from tests.small import tune
 from tests.strategies import code_batches, masks, rankings, some_codes
 
+pytestmark = pytest.mark.kernels
+
 # More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
 N_SEEDS = int(os.environ.get("CBEINDEX_TEST_SEEDS", "1"))
 NOT_HIDDEN = np.zeros(0, dtype=np.bool_)

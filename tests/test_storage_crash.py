@@ -22,11 +22,8 @@ import pytest
 from cbeindex.errors import CorruptIndexFileError, WriterConflictError
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
-
-CALLS = ("_write", "_sync", "_truncate", "_replace", "_unlink")
-
-needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork here")
-may_fork = pytest.mark.filterwarnings("ignore:.*multi-threaded.*:DeprecationWarning")
+from tests.child_processes import WRITER, in_child, may_fork, needs_fork
+from tests.failing_disk import fail_at, let
 
 
 @pytest.fixture
@@ -60,32 +57,6 @@ def append(stored, path, n):
 
 def replace(stored, path, n):
     return storage.write(path, {"n": n}, arrays_of(n))
-
-
-def let(patch, before):
-    """Call `before(number, name, *args)` ahead of every call that changes the disk."""
-    numbers = itertools.count()
-    for name in CALLS:
-        real = getattr(_files, name)
-
-        def call(*args, name=name, real=real):
-            before(next(numbers), name, *args)
-            return real(*args)
-
-        patch.setattr(_files, name, call)
-    return numbers
-
-
-def fail_at(patch, n, *, forever=False, half=False):
-    """Let the n-th call that changes the disk fail, or all from there on; a write may write half before it does."""
-
-    def before(number, name, *args):
-        if number == n or (forever and number > n):
-            if half and name == "_write":
-                os.write(args[0], args[1][: len(args[1]) // 2])
-            raise OSError(errno.ENOSPC, "no room left")
-
-    return let(patch, before)
 
 
 def count_calls(tmp_path, save):
@@ -244,20 +215,6 @@ class TestFailingDisk:
             assert list(Path(directory).iterdir()) == [path]
 
 
-def in_child(task):
-    """Run `task` in a forked process and return how that ended: its exit code, or minus the signal."""
-    child = os.fork()
-    if child == 0:
-        try:
-            task()
-            os._exit(0)
-        except BaseException:
-            sys.excepthook(*sys.exc_info())
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
-
-
 @needs_fork
 @may_fork
 class TestKilled:
@@ -388,21 +345,11 @@ def torn(entry, share):
     return (*entry[:2], entry[2][: int(share * len(entry[2]))]) if entry[0] == "_write" else entry
 
 
-WRITER = """
-import sys
-from pathlib import Path
-from cbeindex.storage import files as _files
-with getattr(_files, sys.argv[1])(Path(sys.argv[2])):
-    print("at work", flush=True)
-    sys.stdin.read()
-"""
-
-
 class TestTwoWriters:
     def refused(self, stored, path):
         before = path.read_bytes()
         for save in (append, replace):
-            with pytest.raises(WriterConflictError, match=r"items\.cbe: another writer is at work on this file"):
+            with pytest.raises(WriterConflictError, match=r"items\.cbe: another process is writing this file"):
                 save(stored, path, 2)
         assert path.read_bytes() == before
         check(storage.read(path, verify=True), 1)
@@ -422,7 +369,7 @@ class TestTwoWriters:
 
     def test_of_which_the_first_makes_the_file(self, path, tmp_path):
         with suppress(ZeroDivisionError), _files.replacing(path.resolve()):
-            with pytest.raises(WriterConflictError, match="another writer is at work"):
+            with pytest.raises(WriterConflictError, match="another process is writing"):
                 storage.write(path, {}, {})
             raise ZeroDivisionError
         assert not list(tmp_path.iterdir())
@@ -517,7 +464,7 @@ class TestTwoWriters:
         stored = start(path)
         monkeypatch.setattr(_files, "_is_at", lambda file, path: False)
         for save in (append, replace):
-            with pytest.raises(WriterConflictError, match="again and again"):
+            with pytest.raises(WriterConflictError, match="keep replacing this file"):
                 save(stored, path, 2)
 
     @pytest.mark.skipif(not hasattr(os, "O_NOFOLLOW"), reason="links are followed here")
@@ -525,7 +472,7 @@ class TestTwoWriters:
         other, part = tmp_path / "other", tmp_path / ".items.cbe.cbeindex-part"
         other.write_bytes(b"")
         part.symlink_to("other")
-        with pytest.raises(FileExistsError, match="move it"):
+        with pytest.raises(FileExistsError, match="move that file"):
             replace(None, path, 2)
         assert part.is_symlink()
         assert other.exists()
@@ -540,7 +487,7 @@ class TestTwoWriters:
             assert list(tmp_path.iterdir()) == [path]
             return
         with pytest.raises(
-            FileExistsError, match=r"the name \.items\.cbe\.cbeindex-part in the same folder.* move it"
+            FileExistsError, match=r"the name \.items\.cbe\.cbeindex-part in the same folder.* move that file"
         ) as e:
             replace(None, path, 2)
         assert e.value.filename == os.fspath(path)
@@ -663,7 +610,7 @@ class TestOtherSystems:
         stored = append(start(path), path, 2)
         with there.locked(path.resolve()):
             for save in (append, replace):
-                with pytest.raises(WriterConflictError, match="another writer is at work"):
+                with pytest.raises(WriterConflictError, match="another process is writing"):
                     save(stored, path, 3)
         replace(None, path, 4)
         check(storage.read(path, verify=True), 4)

@@ -14,9 +14,10 @@ from cbeindex import BinaryIndex
 from cbeindex.errors import WriterConflictError
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
-from tests.test_files import a_binary_index, check_same, queries_for, small_sizes
-from tests.test_files_processes import SAVES, append, compact, first_save, some_vectors, told
-from tests.test_storage_crash import CALLS, may_fork, needs_fork
+from tests.child_processes import may_fork, needs_fork
+from tests.failing_disk import CALLS
+from tests.sample_indexes import a_binary_index, check_same, queries_for, small_sizes
+from tests.saves import SAVES, append, compact, first_save, some_vectors, told
 
 ERRORS = (KeyboardInterrupt(), OSError(errno.EIO, "it broke"), MemoryError())
 PAGE = 4096

@@ -14,14 +14,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex._core.tuning import tuned
 from cbeindex.errors import CorruptIndexFileError
 from cbeindex.storage import checksum as _checksum
 from cbeindex.storage import container as storage
 from cbeindex.storage import files as _files
 from cbeindex.storage import sections as _sections
 from cbeindex.storage.layout import FOOTER_LIMIT
-from tests.test_storage import build, content_of, footer_of, section, slot
-from tests.test_storage_crash import in_child, may_fork, needs_fork
+from tests.child_processes import in_child, may_fork, needs_fork
+from tests.crafted_files import build, content_of, footer_of, section, slot
 
 
 @pytest.fixture
@@ -55,8 +56,9 @@ class TestThreads:
 
     @pytest.fixture(autouse=True)
     def _two_cores(self, monkeypatch):
-        monkeypatch.setattr(_sections, "_PIECE_BYTES", 64)
         monkeypatch.setattr(_sections, "n_cores", lambda: 2)
+        with tuned(piece_bytes=64):
+            yield
 
     def arrays(self):
         rng = np.random.default_rng(0)
@@ -171,7 +173,7 @@ class TestLargeFiles:
         monkeypatch.setattr(_files, "memory_bytes", lambda: sys.maxsize)
 
         def no_room(*_):
-            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))
+            raise np._core._exceptions._ArrayMemoryError((2**40,), np.dtype("u1"))  # type: ignore[attr-defined]
 
         monkeypatch.setattr(_sections, "_read_section", no_room)
         with pytest.raises(MemoryError, match="the arrays take 1,099,511,627,776 bytes"):
@@ -240,6 +242,6 @@ def test_the_worst_footers_cost_little(path, name):
 
 def test_footers_out_of_bounds_are_not_parsed(path, monkeypatch):
     path.write_bytes(build(content_of(b'{"a":[' + b"[]," * 1_000_000 + b"[]]}")))
-    monkeypatch.setattr("cbeindex.storage.layout.parse_json", lambda text: pytest.fail("it was parsed"))
+    monkeypatch.setattr("cbeindex.storage.footer.parse_json", lambda text: pytest.fail("it was parsed"))
     with pytest.raises(CorruptIndexFileError, match="the footer is not valid: content and sections must have at most"):
         storage.read(path)

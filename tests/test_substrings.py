@@ -19,6 +19,8 @@ from tests import oracles
 from tests.small import NeverSpent, tune
 from tests.strategies import CodeBatch, code_batches, masks, some_codes
 
+pytestmark = pytest.mark.kernels
+
 WIDTHS = (1, 7, 63, 64, 65, 200, 512, 1_024, 1_030, 2_100)
 
 

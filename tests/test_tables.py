@@ -13,6 +13,8 @@ from cbeindex.kernels import tables
 from tests import oracles
 from tests.strategies import code_batches, masks, rankings, some_codes
 
+pytestmark = pytest.mark.kernels
+
 NONE = np.uint64(2**64 - 1)
 # Around a byte and a word, and such that substrings cross the border between two words.
 WIDTHS = (1, 7, 8, 20, 63, 64, 65, 100, 130, 200)

@@ -172,6 +172,7 @@ def test_an_interrupt_ends_chunks_in_progress():
 
 
 @pytest.mark.skipif(not hasattr(signal, "pthread_kill"), reason="no signals to threads here")
+@pytest.mark.no_cover  # an interrupt in the lock of coverage would never end
 def test_an_interrupt_while_the_caller_waits_for_helpers():
     """Twice, as by a user who is impatient: the call still ends after its helpers."""
     barrier, ended = threading.Barrier(2, timeout=10), []

@@ -1,7 +1,6 @@
 """Files of vectors give back what was written, a part at a time; damaged ones are refused in a line."""
 
 import errno
-import io
 import itertools
 import re
 import struct
@@ -16,9 +15,11 @@ import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.data import vectorfiles
+from cbeindex._core.tuning import tuned
+from cbeindex.data import npzfiles
 from cbeindex.data.source import VectorSource
 from cbeindex.data.vectorfiles import SUFFIXES, open_vectors
+from tests.vector_file_bytes import binary, npy, npz, vecs
 
 TYPES = {
     ".fvecs": "<f4",
@@ -33,36 +34,10 @@ X = np.random.default_rng(0).integers(0, 100, (7, 5)).astype(np.float32)
 S = np.where(X > 60, X, 0)
 
 
-def vecs(rows):
-    """Bytes of an .fvecs, .ivecs or .bvecs file."""
-    return b"".join(struct.pack("<i", len(row)) + row.tobytes() for row in rows)
-
-
-def binary(rows):
-    """Bytes of an .fbin, .ibin, .u8bin or .i8bin file."""
-    return struct.pack("<II", *rows.shape) + rows.tobytes()
-
-
-def npy(array, version=None):
-    """Bytes of a .npy file."""
-    stream = io.BytesIO()
-    np.lib.format.write_array(stream, np.asanyarray(array), version)
-    return stream.getvalue()
-
-
 def npy_with(header, data=b"", version=b"\1\0"):
     """Bytes of a .npy file with a header of one's own."""
     length = struct.pack("<H" if version == b"\1\0" else "<I", len(header))
     return b"\x93NUMPY" + version + length + header.encode("latin-1") + data
-
-
-def npz(compressed=False, **arrays):
-    """Bytes of an .npz file; bytes among the arrays go in as they are."""
-    stream = io.BytesIO()
-    with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED if compressed else zipfile.ZIP_STORED) as archive:
-        for key, array in arrays.items():
-            archive.writestr(f"{key}.npy", array if isinstance(array, bytes) else npy(array))
-    return stream.getvalue()
 
 
 def csr(**changes):
@@ -240,9 +215,9 @@ DAMAGED = [
     (".fvecs", struct.pack("<i", 0), "must start with the length of a vector, got 0"),
     (".fvecs", struct.pack("<ii", -1, -1), "must start with the length of a vector, got -1 in a file of 8 bytes"),
     (".fvecs", struct.pack("<i", 2**31 - 1) + bytes(60), "must be a multiple of 8589934592 bytes .*, got 64"),
-    (".fvecs", vecs(X[:3]) + vecs(X[:, :2]) * 2, "must have vectors of length 5, got 2 at row 3"),
-    (".bvecs", b"\2\0\0\0ab" * 5 + b"\2\1\0\0ab", "must have vectors of length 2, got 258 at row 5"),
-    (".bvecs", b"\2\0\0\0ab" + b"\2\0\0\x80ab", "must have vectors of length 2, got -2147483646 at row 1"),
+    (".fvecs", vecs(X[:3]) + vecs(X[:, :2]) * 2, "must have vectors of length 5, row 3 has length 2"),
+    (".bvecs", b"\2\0\0\0ab" * 5 + b"\2\1\0\0ab", "must have vectors of length 2, row 5 has length 258"),
+    (".bvecs", b"\2\0\0\0ab" + b"\2\0\0\x80ab", "must have vectors of length 2, row 1 has length -2147483646"),
     (".fbin", binary(X)[:7], "must start with 8 bytes of header, got 7 bytes"),
     (".fbin", binary(X)[:8], "must have 148 bytes for 7 vectors of length 5, got 8"),
     (".fbin", binary(X)[:-1], "must have 148 bytes for 7 vectors of length 5, got 147"),
@@ -306,33 +281,33 @@ DAMAGED = [
     (".npz", csr(shape=[0, 5], indptr=[0]), r"must hold 1 or more vectors .*, got shape \(0, 5\)"),
     (".npz", csr(shape=[-7, 5]), r"must hold 1 or more vectors .*, got shape \(-7, 5\)"),
     (".npz", csr(shape=[7, 2**31]), r"must hold 1 or more vectors .*, got shape \(7, 2147483648\)"),
-    (".npz", csr(shape=[6, 5]), "must be a sound csr array: index pointer size"),
-    (".npz", csr(shape=[10**12, 5]), "must be a sound csr array: index pointer size"),
-    (".npz", csr(shape=[7, 4]), "must be a sound csr array: .* < 4"),
+    (".npz", csr(shape=[6, 5]), "must be a valid csr array: index pointer size"),
+    (".npz", csr(shape=[10**12, 5]), "must be a valid csr array: index pointer size"),
+    (".npz", csr(shape=[7, 4]), "must be a valid csr array: .* < 4"),
     (".npz", csr(indptr=None), "must have an array 'indptr' for its sparse format, got none"),
-    (".npz", csr(indptr=[0] * 7 + [10**6]), "must be a sound csr array: "),
-    (".npz", csr(indptr=[1] + [2] * 7), "must be a sound csr array: index pointer should start with 0"),
-    (".npz", csr(indptr=[0, 3, 1, 3, 4, 5, 6, 7]), "must be a sound csr array: .*non-decreasing"),
-    (".npz", csr(indptr=[0, 10**7, 0, 0, 0, 0, 0, 0]), "must be a sound csr array: .*non-decreasing"),
-    (".npz", csr(indptr=np.int32([0, 2**31 - 1, -2**31, -1, 0, 0, 0, 0])), "a sound csr array: .*non-decreasing"),
-    (".npz", csr(indptr=np.zeros((2, 4), int)), "must be a sound csr array: "),
+    (".npz", csr(indptr=[0] * 7 + [10**6]), "must be a valid csr array: "),
+    (".npz", csr(indptr=[1] + [2] * 7), "must be a valid csr array: index pointer should start with 0"),
+    (".npz", csr(indptr=[0, 3, 1, 3, 4, 5, 6, 7]), "must be a valid csr array: .*non-decreasing"),
+    (".npz", csr(indptr=[0, 10**7, 0, 0, 0, 0, 0, 0]), "must be a valid csr array: .*non-decreasing"),
+    (".npz", csr(indptr=np.int32([0, 2**31 - 1, -2**31, -1, 0, 0, 0, 0])), "a valid csr array: .*non-decreasing"),
+    (".npz", csr(indptr=np.zeros((2, 4), int)), "must be a valid csr array: "),
     (".npz", csr(indptr=np.zeros(8)), r"\['indptr'\] must hold integers, got dtype float64"),
-    (".npz", csr(indices=-np.sign(scipy.sparse.csr_array(S).data).astype(int)), "must be a sound csr array: .*>= 0"),
-    (".npz", csr(indices=[0]), "must be a sound csr array: "),
-    (".npz", csr(indices=np.uint64([2**63] * np.count_nonzero(S))), "must be a sound csr array: "),
-    (".npz", csr(data=[1.0]), "must be a sound csr array: "),
-    (".npz", csr(data=np.ones((2, 3))), "must be a sound csr array: "),
+    (".npz", csr(indices=-np.sign(scipy.sparse.csr_array(S).data).astype(int)), "must be a valid csr array: .*>= 0"),
+    (".npz", csr(indices=[0]), "must be a valid csr array: "),
+    (".npz", csr(indices=np.uint64([2**63] * np.count_nonzero(S))), "must be a valid csr array: "),
+    (".npz", csr(data=[1.0]), "must be a valid csr array: "),
+    (".npz", csr(data=np.ones((2, 3))), "must be a valid csr array: "),
     (".npz", csr(data=np.array([None])), r"\['data'\] must hold numbers, got pickled objects"),
     (".npz", csr(data=scipy.sparse.csr_array(S).data * 1j), r"\['data'\] must hold real numbers, got dtype complex64"),
     (".npz", csr(data=npy(X[0])[:-1]), r"\['data'\] must have 148 bytes .*, got 147"),
-    (".npz", csr(format=np.array(b"csc")), "must be a sound csc array: index pointer size"),
-    (".npz", csr(format=np.array(b"csc"), shape=[4, 7]), "must be a sound csc array: .* < 4"),
+    (".npz", csr(format=np.array(b"csc")), "must be a valid csc array: index pointer size"),
+    (".npz", csr(format=np.array(b"csc"), shape=[4, 7]), "must be a valid csc array: .* < 4"),
     (".npz", csr(format=np.array(b"csc"), shape=[10**12, 7]), "must be in format csr to have 1000000000000 rows"),
     (".npz", coo(shape=[10**12, 5]), r"must be in format csr to have 1000000000000 rows for \d+ entries, got coo"),
-    (".npz", coo(shape=[6, 5]), "must be a sound coo array: "),
-    (".npz", coo(shape=[7, 4]), "must be a sound coo array: "),
-    (".npz", coo(row=-np.ones(np.count_nonzero(S), int)), "must be a sound coo array: negative"),
-    (".npz", coo(row=[0]), "must be a sound coo array: "),
+    (".npz", coo(shape=[6, 5]), "must be a valid coo array: "),
+    (".npz", coo(shape=[7, 4]), "must be a valid coo array: "),
+    (".npz", coo(row=-np.ones(np.count_nonzero(S), int)), "must be a valid coo array: negative"),
+    (".npz", coo(row=[0]), "must be a valid coo array: "),
     (".npz", coo(row=None), "must have an array 'row' for its sparse format, got none"),
     (".npz", coo(col=np.ones(np.count_nonzero(S))), r"\['col'\] must hold integers, got dtype float64"),
     (".npz", coo(coords=np.zeros((3, 2), int)), r"\['coords'\] must have shape \(2, n\), got \(3, 2\)"),
@@ -392,14 +367,14 @@ def test_wrong_key(suffix, content, message, tmp_path):
 
 
 @pytest.mark.parametrize("n_bytes", [1, 24, 50, 100])
-def test_lengths_are_compared_in_blocks(n_bytes, tmp_path, monkeypatch):
-    monkeypatch.setattr(vectorfiles, "_BLOCK_BYTES", n_bytes)
-    check_blocks(open_vectors(write(tmp_path, ".fvecs", vecs(X))), X)
-    for row in range(1, 7):
-        damaged = bytearray(vecs(X))
-        damaged[24 * row] = 6
-        with pytest.raises(ValueError, match=f"must have vectors of length 5, got 6 at row {row}"):
-            open_vectors(write(tmp_path, ".fvecs", damaged))
+def test_lengths_are_compared_in_blocks(n_bytes, tmp_path):
+    with tuned(length_check_bytes=n_bytes):
+        check_blocks(open_vectors(write(tmp_path, ".fvecs", vecs(X))), X)
+        for row in range(1, 7):
+            damaged = bytearray(vecs(X))
+            damaged[24 * row] = 6
+            with pytest.raises(ValueError, match=f"must have vectors of length 5, row {row} has length 6"):
+                open_vectors(write(tmp_path, ".fvecs", damaged))
 
 
 def test_member_that_ends_behind_the_file(tmp_path):
@@ -465,11 +440,11 @@ class TestExpansion:
         np.savez_compressed(tmp_path / "zeros.npz", zeros)
         np.testing.assert_array_equal(open_vectors(tmp_path / "zeros.npz"), zeros)
 
-    def test_a_thousand_times(self, tmp_path, monkeypatch):
+    def test_a_thousand_times(self, tmp_path):
         path = tmp_path / "zeros.npz"
         np.savez_compressed(path, np.zeros((3000, 1000), dtype=np.float32))
-        monkeypatch.setattr(vectorfiles, "_EXPANDED_ANYWAY", 2**20)
-        with pytest.raises(ValueError, match=r"must not expand by more than 1000 times, .*; save it without"):
+        message = r"must not expand by more than 1000 times, .*; save it without"
+        with tuned(free_expansion_bytes=2**20), pytest.raises(ValueError, match=message):
             open_vectors(path)
         np.savez(path, np.zeros((3000, 1000), dtype=np.float32))  # as the message says
         assert open_vectors(path).shape == (3000, 1000)
@@ -482,12 +457,12 @@ class TestExpansion:
             scipy.sparse.save_npz(path, scipy.sparse.csr_array(rows))
         else:
             np.savez_compressed(path, rows)
-        monkeypatch.setattr(vectorfiles, "memory_bytes", lambda: 2 * 12_000)
+        monkeypatch.setattr(npzfiles, "memory_bytes", lambda: 2 * 12_000)
         with zipfile.ZipFile(path) as archive:
             sizes = [info.file_size for info in archive.infolist()]
         assert is_sparse == (max(sizes) < 12_000 < sum(sizes))
         if not is_sparse:
-            monkeypatch.setattr(vectorfiles, "memory_bytes", lambda: 2 * 5_000)
+            monkeypatch.setattr(npzfiles, "memory_bytes", lambda: 2 * 5_000)
         with pytest.raises(ValueError, match=r"must fit half of the memory, got \d+ bytes; save it"):
             open_vectors(path)
 

@@ -16,6 +16,7 @@ A last row compares the settings that are exact in Hamming space.
 from __future__ import annotations
 
 import argparse
+import functools
 import os
 import tempfile
 from itertools import chain
@@ -204,7 +205,7 @@ def time_all(
                 processes[point.entry.name].call(*arguments)
             return processes[point.entry.name].timed(*arguments)[0]
 
-        calls = {point.name: (lambda point=point, call=call: call(point)) for point in points}
+        calls = {point.name: functools.partial(call, point) for point in points}
         timings = alternate(calls, options.repeats, warm_up=warm_up)
         for point in points:
             point.timings[n_threads] = timings[point.name]

@@ -167,8 +167,8 @@ class Faiss(_Index):
             self.index = getattr(faiss, f"IndexBinary{family}")(n_bits, *options)
         counts = faiss.cvar
         hashes = counts.indexBinaryHash_stats
-        self.counts = {"IVF": counts.indexIVF_stats, "HNSW": counts.hnsw_stats, "Hash": hashes, "MultiHash": hashes}
-        self.counts = self.counts.get(family)
+        by_family = {"IVF": counts.indexIVF_stats, "HNSW": counts.hnsw_stats, "Hash": hashes, "MultiHash": hashes}
+        self.counts = by_family.get(family)
 
     def pin(self, n_threads: int) -> None:
         """Let what follows run on so many threads and cores."""
@@ -218,7 +218,7 @@ def entries(problem: Problem, quick: bool) -> list[Entry]:
         exact = {} if n_tables else {"exact": in_buckets}
         listed.append(_ours("substrings", "substrings", tables, exact, n_tables=n_tables))
     for nlist in grid.nlist:
-        numbers = [n for n in grid.n_probes if n <= nlist]
+        numbers = tuple(n for n in grid.n_probes if n <= nlist)
         plain = {f"nprobe {n}": {"nprobe": n, "per_invlist_search": False} for n in numbers}
         by_list = {f"nprobe {n} by list": {"nprobe": n, "per_invlist_search": True} for n in numbers}
         # List by list instead of query by query: with fewer queries than lists, faiss 1.15 writes past the end of an

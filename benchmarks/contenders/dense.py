@@ -35,7 +35,7 @@ class Dense(Adapter):
     @cached_property
     def dense(self) -> NDArray[np.float32]:
         """The vectors, dense."""
-        return self.base.toarray() if self.task.is_sparse else np.asarray(self.base)  # type: ignore[no-any-return]
+        return self.base.toarray() if self.task.is_sparse else np.asarray(self.base)
 
     @property
     def sample(self) -> NDArray[np.float32]:

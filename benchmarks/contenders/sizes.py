@@ -20,7 +20,7 @@ def probes(most: int) -> tuple[int, ...]:
 
 def n_lists(task: Task, of_root: float) -> int:
     """Return the power of two that is nearest to so many times the root of the number of rows."""
-    return 2 ** max(1, round(math.log2(of_root * math.sqrt(task.n_rows))))
+    return 1 << max(1, round(math.log2(of_root * math.sqrt(task.n_rows))))
 
 
 def key_bits(task: Task) -> int:

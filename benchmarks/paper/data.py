@@ -57,7 +57,7 @@ class Material:
 
 def long_sets() -> list[str]:
     """Name the sets of long vectors: real ones where they are there."""
-    real = [name for name in ("fashion-vlad-25600", "debian-desc-25600") if name in datasets.available()]
+    real: list[str] = [name for name in ("fashion-vlad-25600", "debian-desc-25600") if name in datasets.available()]
     return real or ["docstrings"]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
 from functools import lru_cache
@@ -52,9 +53,7 @@ SHORT_METHODS = (*LONG_METHODS, "ITQ", "SH", "SKLSH", "AQBC")
 # CBE-opt by its lambda; 1 is that of the other experiments.
 LAMBDAS = {0.1: "CBE-opt, lambda 0.1", 1.0: "CBE-opt", 10.0: "CBE-opt, lambda 10"}
 METHODS |= {
-    name: lambda dim, n_bits, lam=lam: CirculantEncoder(
-        dim, n_bits, "learned", pad=False, lam=lam, n_iter=_CBE_ITERATIONS
-    )
+    name: functools.partial(CirculantEncoder, kind="learned", pad=False, lam=lam, n_iter=_CBE_ITERATIONS)
     for lam, name in LAMBDAS.items()
 }
 # Methods whose shorter codes are the first bits of longer ones: they encode once.
@@ -199,7 +198,8 @@ def recall_curve(material: data.Material, ids: NDArray[np.int64]) -> NDArray[np.
     """
     pairs = np.arange(len(ids))[:, np.newaxis] * material.data.base.shape[0] + ids
     hits = np.isin(pairs, material.near_pairs) & (ids >= 0)
-    return np.minimum(np.cumsum(hits, axis=1), truth.N_TRUE).mean(axis=0) / truth.N_TRUE
+    found: NDArray[np.float64] = np.minimum(np.cumsum(hits, axis=1), truth.N_TRUE).mean(axis=0)
+    return found / truth.N_TRUE
 
 
 @lru_cache(maxsize=1)
@@ -269,14 +269,17 @@ def bits_in_time(dim: int) -> dict[str, int]:
         }
         processes["CBE-rand"].call("prepare", dim)
 
+        def seconds(method: str) -> float:
+            return processes[method].timed("encode")[0]
+
         def ratio(method: str, n_bits: int) -> float:
             """Time of the method to that of CBE-rand, in turn."""
             processes[method].call("prepare", n_bits)
             both = ("CBE-rand", method)
-            times = alternate({one: lambda one=one: processes[one].timed("encode")[0] for one in both}, 5)
+            times = alternate({one: functools.partial(seconds, one) for one in both}, 5)
             return times[method].median / times["CBE-rand"].median
 
-        return {method: _bits_of_ratio(lambda n, method=method: ratio(method, n), dim) for method in methods[1:]}
+        return {method: _bits_of_ratio(functools.partial(ratio, method), dim) for method in methods[1:]}
 
 
 def _bits_of_ratio(ratio: Callable[[int], float], dim: int) -> int:
@@ -321,7 +324,7 @@ def _show_bits(
     made.add(f"{name}, fixed bits: recall 10@10, 10@100", lines, *notes)
     for n_bits in bits:
         drawn = {method: values for method in methods if (values := curves[method, n_bits]) is not None}
-        made.draw[f"{name}, {n_bits:,} bits"] = lambda title, drawn=drawn: plot(title, drawn)
+        made.draw[f"{name}, {n_bits:,} bits"] = functools.partial(plot, curves=drawn)
     ranked = sorted(methods, key=lambda method: -(recall(method, bits[0], DEPTH) or 0))
     made.found.append(
         f"{name}, {bits[0]:,} bits, 10@{DEPTH}, best first: "
@@ -371,7 +374,7 @@ def plot(title: str, curves: dict[str, list[float]]) -> Any:
     )
     for i, (name, values) in enumerate(curves.items()):
         is_ours = name.startswith(OURS)
-        look = {
+        look: dict[str, Any] = {
             "color": colours[i % len(colours)],
             "marker": plots.MARKERS[i % len(plots.MARKERS)],
             "markevery": (9, 10),

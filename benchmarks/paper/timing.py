@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import ExitStack
 from typing import Any, TypeAlias
 
@@ -60,9 +61,10 @@ def make(method: str, dim: int) -> Encoder:
     shape = near_square(dim, dim, dim)
     rng = np.random.default_rng(0)
     left, right = (rng.standard_normal((n, n), dtype=np.float32) for n in shape)
-    config = {"encoder": "bilinear", "dim": dim, "n_bits": dim, "kind": "random", "seed": 0, "n_iter": 1}
-    config |= {"fitted": True, "scale": 1.0, "scale_variance": 0.0, "overlap": 0.0}
-    arrays = {"centre": np.zeros(dim, dtype=np.float32), "left": left, "right": right, "objective": np.empty(0)}
+    config: dict[str, Any] = {"encoder": "bilinear", "dim": dim, "n_bits": dim, "kind": "random", "seed": 0}
+    config |= {"n_iter": 1, "fitted": True, "scale": 1.0, "scale_variance": 0.0, "overlap": 0.0}
+    arrays: dict[str, Any] = {"centre": np.zeros(dim, dtype=np.float32), "left": left, "right": right}
+    arrays["objective"] = np.empty(0)
     return BilinearEncoder.from_arrays(config, arrays)
 
 
@@ -124,7 +126,7 @@ def measure(dim: int, quick: bool) -> dict[str, dict[str, Any]]:
                 except ContenderError as error:
                     missing[name] = reason(error)
                     continue
-                calls[name] = lambda name=name, process=process: _seconds(process, name, missing)
+                calls[name] = functools.partial(_seconds, process, name, missing)
             timings = alternate(calls, 1 if dim >= _LONG else 3 if quick else 7, warm_up=dim < 2 * _LONG)
         milliseconds |= {name: of.median * 1e3 for name, of in timings.items() if name not in missing}
     return {"milliseconds": milliseconds, "missing": missing}

@@ -79,7 +79,7 @@ def spread(method: str, n_encoders: int) -> list[list[float]]:
 def formula(lengths: list[int]) -> NDArray[np.float64]:
     """Variance of independent bits: for each angle, over lengths."""
     p = np.array(list(ANGLES.values()))[:, np.newaxis] / np.pi
-    return p * (1 - p) / np.array(lengths)
+    return np.asarray(p * (1 - p) / np.array(lengths))
 
 
 def pairs(rng: np.random.Generator, angles: NDArray[np.float64]) -> tuple[NDArray[np.float32], NDArray[np.float32]]:

@@ -1,1 +1,1 @@
-"""What every room needs: typing, threads, progress. Nothing about vectors."""
+"""What every room needs: typing, threads, progress, tuning and checks of arguments. Nothing about vectors."""

@@ -1,6 +1,4 @@
-"""Checks of scalar arguments: each returns the value in the type that the library uses, or raises an error that says
-what was expected.
-"""
+"""Checks of arguments: each function returns the value in its canonical type, or raises an error with the rule."""
 
 from __future__ import annotations
 
@@ -15,23 +13,23 @@ from numpy.typing import NDArray
 from .typing import Arrays
 
 MOST_DIM = 2**31 - 64
-"""Columns of sparse vectors are int32, and so is the default of `n_bits`, a multiple of 64."""
+"""Columns of sparse vectors are int32, and so is the default of `n_bits`: `dim` rounded up to a multiple of 64."""
 
 MOST_BITS = 2**31 - 1
 """Hamming distances are int32."""
 
 MOST_SEED = 2**128 - 1
-"""As many bits as numpy recommends for a seed."""
+"""Seeds have 128 bits, as numpy recommends."""
 
 MOST_ITERATIONS = 10_000
-"""Training converges after some tens of iterations."""
+"""Far beyond the tens of iterations after which training converges."""
 
-# Digits of a number that a message shows.
+# Messages show numbers of up to this many digits.
 _MOST_DIGITS = 50
 
 
 def as_count(value: Any, name: str, *, least: int = 1, most: int = 2**63 - 1) -> int:
-    """Return `value` as an int from `least` to `most`, by default what int64 holds."""
+    """Return `value` as an int from `least` to `most`, by default the largest int64."""
     try:
         count = operator.index(value)
         if isinstance(value, (bool, np.bool_)):
@@ -46,23 +44,23 @@ def as_count(value: Any, name: str, *, least: int = 1, most: int = 2**63 - 1) ->
 
 
 def _number_text(number: int) -> str:
-    """Show a number of any length."""
+    """Return the digits of a number, or their count if there are too many for a message."""
     n_digits = int(number.bit_length() * 0.30103) + 1
     return str(number) if n_digits <= _MOST_DIGITS else f"a number of about {n_digits} digits"
 
 
 def as_iterations(value: Any, name: str) -> int:
-    """Return `value` as a number of iterations of training."""
+    """Return `value` as a number of training iterations."""
     return as_count(value, name, most=MOST_ITERATIONS)
 
 
 def as_seed(value: Any, name: str) -> int:
-    """Return `value` as a seed of random numbers."""
+    """Return `value` as a seed."""
     return as_count(value, name, least=0, most=MOST_SEED)
 
 
 def memory_bytes() -> int:
-    """Return the memory of this machine; where it does not tell, as much as it can address."""
+    """Return the memory of the machine in bytes, or the size of the address space if it is unknown."""
     try:
         return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
     except (AttributeError, OSError, ValueError):
@@ -70,7 +68,7 @@ def memory_bytes() -> int:
 
 
 def require_memory(n_bytes: int, what: str) -> None:
-    """Raise MemoryError if `what` needs more than this machine has, before a part of it is allocated."""
+    """Raise MemoryError if `what` exceeds the memory of the machine, before any of it is allocated."""
     if n_bytes > memory_bytes():
         raise MemoryError(f"{what} needs {n_bytes / 1e9:,.3g} GB, this machine has {memory_bytes() / 1e9:,.3g} GB")
 
@@ -111,21 +109,21 @@ def as_probability(value: Any, name: str) -> float:
 
 
 def as_flag(value: Any, name: str) -> bool:
-    """Return `value`, True or False."""
+    """Return `value` if it is True or False."""
     if not isinstance(value, (bool, np.bool_)):
         raise TypeError(f"{name} must be True or False, got {value!r}")
     return bool(value)
 
 
 def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
-    """Return `value`, one of `choices`."""
+    """Return `value` if it is one of `choices`."""
     if not isinstance(value, str) or value not in choices:
         raise ValueError(f"{name} must be one of {', '.join(map(repr, choices))}, got {value!r}")
     return value
 
 
 def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Return a copy of `arrays[name]` if it has this type and shape (None: any size there)."""
+    """Return a copy of `arrays[name]` if it has this dtype and shape, where None stands for any size."""
     array = arrays[name]
     if not isinstance(array, np.ndarray):
         raise TypeError(f"{name} must be an array, got {type(array).__name__}")

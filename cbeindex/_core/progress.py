@@ -1,4 +1,4 @@
-"""Progress on long work, for those who ask for it."""
+"""Progress bars."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -10,7 +10,7 @@ _is_shown = ContextVar("is_shown", default=False)
 
 @contextmanager
 def progress_bar(wanted: bool, total: int, unit: str) -> Iterator[Callable[[int], object]]:
-    """Give a function that is told how many more units are done; it shows a bar if one is wanted."""
+    """Yield a function to call with the number of units just completed; show a bar if `wanted`."""
     if not wanted:
         yield lambda n: None
         return
@@ -18,7 +18,7 @@ def progress_bar(wanted: bool, total: int, unit: str) -> Iterator[Callable[[int]
         from tqdm.auto import tqdm
     except ImportError:
         raise ImportError("progress=True needs tqdm: pip install tqdm") from None
-    lock = threading.Lock()  # several threads report, and a bar adds up without one
+    lock = threading.Lock()  # tqdm is not thread-safe, and several threads report
     is_part = _is_shown.get()
     token = _is_shown.set(True)
     try:
@@ -34,5 +34,5 @@ def progress_bar(wanted: bool, total: int, unit: str) -> Iterator[Callable[[int]
 
 
 def part_bar(total: int, unit: str) -> AbstractContextManager[Callable[[int], object]]:
-    """Do as `progress_bar` for a part of the work of this thread: it shows a bar while that of the whole is shown."""
+    """Do as `progress_bar` for a part of the work: show a bar if the bar of the whole is shown in this thread."""
     return progress_bar(_is_shown.get(), total, unit)

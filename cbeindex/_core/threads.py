@@ -1,7 +1,7 @@
-"""The only place that runs work on several threads, and the locks of writers.
+"""The thread pool of the library, and locks that survive a fork.
 
-Work is a range of rows cut into chunks; each chunk is a call that releases the GIL (an FFT, a kernel) and writes
-into its own part of the output, so results do not depend on the number of threads.
+Work is a range of rows, split into chunks. A chunk is a call that releases the GIL (an FFT, a kernel) and writes to its
+own part of the output, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from weakref import WeakSet
 
 from .checks import as_count
 
-# More than any machine has cores; work is cut into parts by the number that was asked for.
+# A bound on `n_threads` beyond the cores of any machine: work is split by `n_threads`.
 _MOST_THREADS = 1024
 
 _pool: ThreadPoolExecutor | None = None
@@ -24,19 +24,19 @@ _write_locks: WeakSet[threading.RLock] = WeakSet()
 
 
 def n_cores() -> int:
-    """Count the cores that this process may use."""
+    """Return the number of cores that this process may use."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
 
 
 def as_n_threads(n_threads: int | None) -> int:
-    """Return how many threads to use; None means one for each core."""
+    """Return the number of threads to use; None means one per core."""
     return n_cores() if n_threads is None else as_count(n_threads, "n_threads", most=_MOST_THREADS)
 
 
 def write_lock() -> threading.RLock:
-    """Return a reentrant lock for writers; a forked child finds it free if another thread held it at the fork."""
+    """Return a reentrant lock that is released in a forked child if another thread held it at the fork."""
     lock = threading.RLock()
     _write_locks.add(lock)
     return lock
@@ -45,9 +45,10 @@ def write_lock() -> threading.RLock:
 def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threads: int) -> None:
     """Call `task(start, stop)` for every chunk of range(n), on up to `n_threads` threads.
 
-    The calling thread works too, and alone where no other thread can be started. An error stops the hand-out of
-    chunks; of several that of the first chunk is raised. An interrupt (Ctrl-C) also ends the chunks in progress where
-    they call this function or `leave_if_interrupted`. No thread works on a chunk any more when this function returns.
+    The calling thread takes part, and works alone if no other thread can be started. After an error, no further chunk
+    is started. Of several errors, that of the first chunk is raised. An interrupt (Ctrl-C) also ends chunks in
+    progress, as soon as they call this function or `leave_if_interrupted`. All chunks have ended when this function
+    returns.
     """
     n_chunks = -(-n // chunk)
     if n_threads == 1 or n_chunks <= 1:
@@ -68,17 +69,17 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
 
 
 def leave_if_interrupted() -> None:
-    """Leave a task whose caller was interrupted: for loops inside of tasks that run longer than a user waits."""
+    """Leave the current task if its caller was interrupted: long loops inside of tasks call this."""
     if _here.run is not None and _here.run.is_interrupted:
         raise _InterruptedError
 
 
 class _InterruptedError(BaseException):
-    """Ends a task whose caller was interrupted; the caller raises what interrupted it."""
+    """Ends a task whose caller was interrupted. The caller raises the original interrupt."""
 
 
 class _Here(threading.local):
-    """What this thread works on."""
+    """The call of `for_each_chunk` that this thread works on."""
 
     run: _Run | None = None
 
@@ -91,7 +92,7 @@ class _Run:
 
     def __init__(self, task: Callable[[int, int], None], n: int, chunk: int) -> None:
         self._task, self._n, self._chunk = task, n, chunk
-        self._tickets = count()  # next() on it is atomic
+        self._tickets = count()  # next() is atomic
         self._failures: dict[int, Exception] = {}
         self._outer = _here.run
         self._helpers: list[threading.RLock] = []
@@ -99,19 +100,19 @@ class _Run:
 
     @property
     def is_interrupted(self) -> bool:
-        """Whether this call, or one that it is part of, was interrupted."""
+        """Whether this call, or a call that it is nested in, was interrupted."""
         return self.interruption is not None or (self._outer is not None and self._outer.is_interrupted)
 
     def start_helpers(self, n: int) -> None:
-        """Ask for the help of `n` threads of the pool."""
+        """Submit the work to `n` threads of the pool."""
         try:
             for _ in range(n):
-                # Whoever takes the lock first decides: a helper that begins, or the caller that needs it no more.
+                # Either the helper acquires the lock and begins, or the caller does and the helper never begins.
                 lock = threading.RLock()
                 self._helpers.append(lock)
                 _executor().submit(self._help, lock)
-        except RuntimeError:  # the interpreter is about to end, or the system has no room for another thread
-            _forget_pool()  # with the helper that is queued in it
+        except RuntimeError:  # the interpreter is shutting down, or the system cannot start another thread
+            _forget_pool()  # together with the helper that is queued in it
 
     def _help(self, lock: threading.RLock) -> None:
         if lock.acquire(blocking=False):
@@ -123,7 +124,7 @@ class _Run:
                 lock.release()
 
     def work(self) -> None:
-        """Take chunk after chunk."""
+        """Process chunks until none is left."""
         _here.run, before = self, _here.run
         try:
             while not self._failures and not self.is_interrupted:
@@ -138,21 +139,20 @@ class _Run:
             _here.run = before
 
     def wait(self) -> None:
-        """Wait for the helpers that have begun, and keep the others from it.
+        """Wait for the helpers that have begun, and prevent the others from beginning.
 
-        A helper that waits behind another caller's work is not waited for, so that work started from inside a task
-        cannot wait for itself.
+        Helpers that are still queued are not waited for. Otherwise nested calls could wait for themselves.
         """
         while True:
             try:
                 for lock in self._helpers:
                     lock.acquire()
                 return
-            except BaseException as error:  # helpers still write into arrays of the caller: wait on
+            except BaseException as error:  # keep waiting, because helpers still write to arrays of the caller
                 self.interruption = error
 
     def raise_failure(self) -> None:
-        """Raise what went wrong, if anything did."""
+        """Raise the interrupt or the error of the first chunk, if any."""
         if self.interruption is not None:
             raise self.interruption
         if self._failures:
@@ -160,7 +160,7 @@ class _Run:
 
 
 def _executor() -> ThreadPoolExecutor:
-    """Return the pool of this process, made on first use."""
+    """Return the thread pool of this process, created on first use."""
     global _pool
     with _pool_lock:
         if _pool is None:
@@ -169,13 +169,13 @@ def _executor() -> ThreadPoolExecutor:
 
 
 def _forget_pool() -> None:
-    """Drop the pool; its threads end when they have done their work."""
+    """Drop the pool. Its threads end after their current work."""
     global _pool
     _pool = None
 
 
 def _after_fork() -> None:
-    """Make a forked child usable: threads other than the one that forked do not exist in it."""
+    """Reset the pool and the locks in a forked child, in which only the forking thread exists."""
     global _pool_lock
     _pool_lock = threading.Lock()
     _forget_pool()

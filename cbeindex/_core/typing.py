@@ -1,4 +1,4 @@
-"""Names of the arrays that pass between the stages; STYLE words, one alias each."""
+"""Type aliases of the arrays that pass between the stages."""
 
 from typing import Any, TypeAlias
 
@@ -15,40 +15,40 @@ Spectrum: TypeAlias = NDArray[np.complex64]
 """Half spectra of circulant vectors, (n_blocks, length // 2 + 1)."""
 
 CodeBytes: TypeAlias = NDArray[np.uint8]
-"""Packed signs as users see them, (n, ceil(n_bits / 8)); bit j is bit j % 8 of byte j // 8."""
+"""Packed signs for users, (n, ceil(n_bits / 8)); bit j is bit j % 8 of byte j // 8."""
 
 Codes: TypeAlias = NDArray[np.uint64]
-"""Packed signs as kernels see them, (n, n_words); bit j is bit j % 64 of word j // 64; bits past n_bits are 0."""
+"""Packed signs for kernels, (n, n_words); bit j is bit j % 64 of word j // 64; bits past n_bits are 0."""
 
 Keys: TypeAlias = NDArray[np.uint64]
-"""Candidates, distance << 32 | row."""
+"""Search keys of candidates: distance << 32 | row."""
 
 Distances: TypeAlias = NDArray[np.int32]
 """Hamming distances."""
 
 Floats: TypeAlias = NDArray[np.float32]
-"""Distances that are not counts, and the numbers they are made of."""
+"""Distances that are not counts, and the terms of such distances."""
 
 HeadDistances: TypeAlias = NDArray[np.uint16]
-"""Hamming distances over the first words of codes."""
+"""Hamming distances over the heads of codes."""
 
 Ids: TypeAlias = NDArray[np.int64]
-"""The callers' names of vectors."""
+"""Ids of vectors, chosen by the caller."""
 
 Rows: TypeAlias = NDArray[np.int64]
-"""Places in a segment, and counts of such."""
+"""Row numbers in a segment, and counts of rows."""
 
 SparseIndices: TypeAlias = NDArray[np.int32]
-"""Columns of the entries of sparse vectors."""
+"""Columns of the entries of sparse vectors, ascending within a vector."""
 
 Ranks: TypeAlias = NDArray[np.int32]
-"""Places of rows in the order of their ids; empty where rows are in that order."""
+"""Positions of rows in the order of their ids; empty if rows are stored in that order."""
 
 Mask: TypeAlias = NDArray[np.bool_]
-"""A flag for each row; empty where no row has it."""
+"""A flag for each row; empty if no flag is set."""
 
 Arrays: TypeAlias = dict[str, NDArray[Any]]
-"""Named arrays, as the index file stores them."""
+"""Named arrays, as stored in index files."""
 
 Doubles: TypeAlias = NDArray[np.float64]
-"""Sums that are rounded later."""
+"""Sums in float64, rounded to float32 later."""

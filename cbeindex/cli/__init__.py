@@ -1,5 +1,5 @@
-"""The command line."""
+"""The command line: `cbeindex build`, `search`, `info` and `verify`. Each command is a module."""
 
-from .commands import main
+from .app import main
 
 __all__ = ["main"]

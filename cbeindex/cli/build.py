@@ -1,73 +1,118 @@
-"""Index files from files of vectors of any size: a block of rows at a time, and to the disk from time to time."""
+"""`cbeindex build`: build an index file from vector files of any size.
+
+Vectors are read and encoded block by block. Codes are appended to a temporary file whenever enough have accumulated, so
+memory stays bounded.
+"""
 
 from __future__ import annotations
 
 import argparse
 import errno
-import mmap
 import os
-import re
-import signal
 import sys
-import tempfile
-import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib.util import find_spec
-from itertools import pairwise
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 
 from .. import CBEIndex
 from .._core.progress import progress_bar
-from .._core.typing import Ids, Rows
+from .._core.tuning import tuning
+from .._core.typing import Ids
 from ..data.codes import n_words
 from ..data.ids import as_ids
 from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
+from ..distances.metrics import METRICS
+from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
-from ..storage import container as storage
+from ..search.buckets import KINDS as BUCKETS
+from ..storage import container
 from ..storage.layout import MAGIC
+from .arguments import FORMATS, count
+from .inputs import Inputs
+from .output import exiting_on_signals, size_text, temporary_folder
 
-# Bytes of vectors that are read and encoded at a time.
-BLOCK_BYTES = 2**26
-# Bytes of codes and kept vectors that gather in memory before they are appended to the file. It is half of what the
-# store joins to one segment: so most segments that are in the file are not joined, and written, again.
-_SAVE_BYTES = 2**29
-# Rows that the encoder is fitted to: so many, or as many as have so many bytes, but some in any case.
-SAMPLE_ROWS = 2**13
-SAMPLE_BYTES = 2**26
-_LEAST_SAMPLE_ROWS = 32
-# Rows of a sample that are read at a time: each touches pages of its own, and more than it needs.
-_SAMPLE_STEP = 2**8
-# Files of vectors that are held open.
-_MOST_OPEN = 32
-# Of a file of which more than this is not in use, it is worth to write a new one.
-MOST_UNUSED = 1 / 3
-# Seconds between lines of progress, where there is no bar.
-_SECONDS = 5.0
+_HELP = """\
+Build an index of the vectors in one or more files, in the given order. Ids are
+row numbers, counted through all files, unless --ids gives others. The encoder
+is fitted to a random sample of all rows, so their order does not matter. The
+same files and options give the same index.
+
+Memory is bounded for files of any size: 1 to 3 GB if vectors are kept, less for
+codes only. The build temporarily needs disk space for up to three times the
+size of the index. OUT appears when it is complete. A build that fails or is
+interrupted changes nothing."""
+
+_EPILOG = f"""\
+{FORMATS}
+
+examples:
+  codes of one bit per dimension, cosine distance:
+    cbeindex build index.cbe vectors.npy
+  keep the vectors, for exact distances:
+    cbeindex build index.cbe vectors.npy --vectors float32
+  several files, Euclidean distance, shorter codes:
+    cbeindex build index.cbe part-*.fvecs --metric l2 --bits 1024
+  many millions of vectors:
+    cbeindex build index.cbe large.fbin --buckets clusters
+  scipy.sparse vectors, kept sparse:
+    cbeindex build index.cbe tfidf.npz --vectors float16
+  one array of several, with ids:
+    cbeindex build index.cbe data.npz --key train --ids ids.npy"""
 
 
-def build(arguments: argparse.Namespace) -> None:
+def add_parser(commands: Any) -> None:
+    """Add the command to the parser."""
+    parser = commands.add_parser("build", help="build an index of vectors", description=_HELP, epilog=_EPILOG)
+    _add_arguments(parser.add_argument)
+    parser.set_defaults(run=_run)
+
+
+def _add_arguments(add: Callable[..., object]) -> None:
+    add("out", metavar="OUT", help="the index file to create")
+    add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
+    add("--key", help="array of .npz files to use")
+    add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension, rounded up to 64)")
+    add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
+    encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
+    add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
+    vectors_help = "keep the vectors beside their codes, for exact distances (default: codes only)"
+    add("--vectors", dest="kept", choices=("float32", "float16"), help=vectors_help)
+    buckets_help = """clusters: scan only the nearest cells, for large indexes; substrings: find near duplicates fast
+        (default: scan all codes)"""
+    add("--buckets", choices=BUCKETS, help=buckets_help)
+    add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
+    add("--ids", metavar="FILE.npy", help="unique non-negative integers, one per vector")
+    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
+    sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
+        fit in {size_text(tuning().cli_sample_bytes)})"""
+    add("--sample", type=count(2), metavar="N", help=sample_help)
+    add("--force", action="store_true", help="replace OUT if it is an index file")
+    add("--quiet", action="store_true", help="print neither progress nor a summary")
+
+
+def _run(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     out = Path(os.path.realpath(arguments.out))
     _check_target(out, arguments.force)
-    with ending_in_order(), scratch(out, arguments.out) as folder:
+    with exiting_on_signals(), temporary_folder(out, arguments.out) as folder:
         inputs = Inputs(arguments.files, arguments.key)
-        _make(arguments, inputs, folder / "index", out)
+        _build(arguments, inputs, folder / "index", out)
     if not arguments.quiet:
-        file = storage.describe(out)
-        made = f"{inputs.n_rows:,} vectors of {inputs.dim:,} values, {file['content']['n_bits']:,} bits"
+        file = container.describe(out)
+        summary = f"{inputs.n_rows:,} vectors of {inputs.dim:,} values, {file['content']['n_bits']:,} bits"
         seconds = time.monotonic() - began
-        print(f"{arguments.out}: {made}, {size_text(file['bytes'])}, {seconds:.1f} s", file=sys.stderr)
+        print(f"{arguments.out}: {summary}, {size_text(file['bytes'])}, {seconds:.1f} s", file=sys.stderr)
 
 
-def _make(arguments: argparse.Namespace, inputs: Inputs, path: Path, out: Path) -> None:
-    """Make the index file `out`; until it is complete, what memory should not hold is in a file at `path`."""
-    names = None if arguments.ids is None else _read_ids(arguments.ids, inputs.n_rows)
+def _build(arguments: argparse.Namespace, inputs: Inputs, path: Path, out: Path) -> None:
+    """Build the index file `out`, with a temporary file at `path` for rows that memory should not hold."""
+    ids = None if arguments.ids is None else _read_ids(arguments.ids, inputs.n_rows)
     index = CBEIndex(
         inputs.dim,
         arguments.bits,
@@ -78,24 +123,24 @@ def _make(arguments: argparse.Namespace, inputs: Inputs, path: Path, out: Path) 
         seed=arguments.seed,
     )
     _fit(index, inputs, arguments.sample, arguments.seed)
-    n_new = 0
-    row_bytes = 8 * n_words(index.n_bits) + 32  # with id and scalars, without the vector
+    n_unsaved = 0
+    row_bytes = 8 * n_words(index.n_bits) + 32  # code, id and scalars
     with _progress(inputs.n_rows, arguments.quiet) as advance:
         for rows, block in inputs.blocks(row_bytes):
-            with inputs.naming(rows):
-                index.add(block, None if names is None else names[rows.start : rows.stop], n_threads=arguments.threads)
-            n_new += len(rows) * row_bytes + _vector_bytes(block, index.vectors)
+            with inputs.locating(rows):
+                index.add(block, None if ids is None else ids[rows.start : rows.stop], n_threads=arguments.threads)
+            n_unsaved += len(rows) * row_bytes + _vector_bytes(block, index.vectors)
             advance(len(rows))
-            if n_new >= _SAVE_BYTES:
-                index, n_new = _spilled(index, path), 0
-    if index.path is not None and n_new:
+            if n_unsaved >= tuning().cli_spill_bytes:
+                index, n_unsaved = _spilled(index, path), 0
+    if index.path is not None and n_unsaved:
         index = _spilled(index, path)
     _check_target(out, arguments.force)
-    _put_in_place(index, out)
+    _move_into_place(index, out)
 
 
 def _check_target(out: Path, force: bool) -> None:
-    """Refuse to replace a file without being told to, and what is no index in any case: arguments may be swapped."""
+    """Refuse to replace a file without --force, and a file that is not an index in any case."""
     if not out.exists():
         return
     if not force:
@@ -107,37 +152,6 @@ def _check_target(out: Path, force: bool) -> None:
     raise NotAnIndexFileError(f"{out}: not an index file, so it is not replaced; remove it first")
 
 
-@contextmanager
-def ending_in_order() -> Iterator[None]:
-    """Let a request to end, of a batch system or a closed terminal, leave nothing half done behind."""
-
-    def end(number: int, frame: object) -> NoReturn:
-        raise SystemExit(128 + number)
-
-    signals = [getattr(signal, name) for name in ("SIGTERM", "SIGHUP") if hasattr(signal, name)]
-    if threading.current_thread() is not threading.main_thread():
-        signals = []
-    changed = [number for number in signals if signal.getsignal(number) is signal.SIG_DFL]
-    try:
-        for number in changed:
-            signal.signal(number, end)
-        yield
-    finally:
-        for number in changed:
-            signal.signal(number, signal.SIG_DFL)
-
-
-@contextmanager
-def scratch(out: Path, name: str) -> Iterator[Path]:
-    """Make a folder beside `out`, on the same disk, that vanishes with all that is in it."""
-    try:
-        folder = tempfile.TemporaryDirectory(prefix=".cbeindex-", dir=out.parent, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise OSError(error.errno, error.strerror, name) from None
-    with folder as path:
-        yield Path(path)
-
-
 def _read_ids(path: str, n: int) -> Ids:
     """Read one id for each of `n` rows."""
     values = open_vectors(path)
@@ -147,20 +161,22 @@ def _read_ids(path: str, n: int) -> Ids:
 
 
 def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> None:
-    """Fit an index to a random sample of the rows: the first ones of a sorted file would not do."""
+    """Fit an index to a random sample. The first rows would be a bad sample of a sorted file."""
     if inputs.n_rows < 2:
         return
     if n_sample is None:
-        n_sample = max(_LEAST_SAMPLE_ROWS, min(SAMPLE_ROWS, int(SAMPLE_BYTES / max(1, inputs.row_bytes))))
+        constants = tuning()
+        n_affordable = int(constants.cli_sample_bytes / max(1, inputs.row_bytes))
+        n_sample = max(constants.cli_least_sample_rows, min(constants.cli_sample_rows, n_affordable))
     rng = np.random.default_rng(seed)
     rows = np.sort(rng.choice(inputs.n_rows, min(n_sample, inputs.n_rows), replace=False, shuffle=False))
     sample = inputs.take(rows)
-    with inputs.naming(rows):
+    with inputs.locating(rows):
         index.fit(sample)
 
 
 def _vector_bytes(block: Any, kept: str | None) -> int:
-    """Bytes of vectors where they are kept."""
+    """Return the bytes that the vectors of a block take in the index."""
     if kept is None:
         return 0
     n_bytes = np.dtype(kept).itemsize
@@ -168,25 +184,25 @@ def _vector_bytes(block: Any, kept: str | None) -> int:
 
 
 def _spilled(index: CBEIndex, path: Path) -> CBEIndex:
-    """Save what is new, and return the index mapped: what is in the file need not be in memory."""
+    """Save new rows and return the index mapped from the file, so that its rows do not take memory."""
     index.save(path if index.path is None else None)
     return CBEIndex.load(path)
 
 
-def _put_in_place(index: CBEIndex, out: Path) -> None:
-    """Let an index, or the file that it is in, be the file `out`."""
-    if index.path is not None and not out.exists() and sys.platform != "win32":  # which does not move mapped files
-        file = storage.describe(index.path)
-        if file["unused"] <= MOST_UNUSED * file["bytes"]:
+def _move_into_place(index: CBEIndex, out: Path) -> None:
+    """Make the index, or its temporary file, the file `out`."""
+    if index.path is not None and not out.exists() and sys.platform != "win32":  # Windows does not move mapped files
+        file = container.describe(index.path)
+        if file["unused"] <= tuning().cli_unused_share * file["bytes"]:
             os.replace(index.path, out)
             return
-    # Writes what is in use and no more, a piece at a time. (`compact` would join all segments in memory.)
+    # Writes the used parts piece by piece. `compact` would merge all segments in memory.
     index.save(out)
 
 
 @contextmanager
 def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
-    """Give a function that is told how many more vectors are done; it shows that to whoever looks on."""
+    """Yield a function that reports vectors as done: by a tqdm bar, or by lines where tqdm is not installed."""
     if quiet or not sys.stderr.isatty():
         yield lambda n: None
         return
@@ -196,122 +212,11 @@ def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
         return
     done, last = 0, time.monotonic()
 
-    def advance_line(n: int) -> None:
+    def print_line(n: int) -> None:
         nonlocal done, last
         done += n
-        if time.monotonic() - last >= _SECONDS:
+        if time.monotonic() - last >= tuning().cli_progress_seconds:
             last = time.monotonic()
             print(f"{done:,} of {total:,} vectors", file=sys.stderr)
 
-    yield advance_line
-
-
-class Inputs:
-    """Files of vectors, one after the other like one array.
-
-    Attributes
-    ----------
-    n_rows, dim : int
-    row_bytes : float
-        Bytes of a row in float32, on average.
-    """
-
-    def __init__(self, paths: Sequence[str], key: str | None) -> None:
-        self._paths, self._key = paths, key
-        self._held: dict[int, Any] = {}
-        self._firsts = [0]
-        n_bytes = 0
-        for number, path in enumerate(paths):
-            rows = self._open(number)
-            n_rows, dim = rows.shape
-            if number == 0:
-                self.dim = int(dim)
-                self._is_sparse = is_sparse(rows)
-            if dim != self.dim:
-                raise ValueError(f"{path} must have vectors of length {self.dim}, as {paths[0]} has, got {dim}")
-            if is_sparse(rows) != self._is_sparse:
-                form = "sparse" if self._is_sparse else "dense"
-                raise ValueError(f"{path} must be {form}, as {paths[0]} is")
-            self._firsts.append(self._firsts[-1] + int(n_rows))
-            n_bytes += 8 * int(rows.nnz) if self._is_sparse else 4 * int(n_rows) * self.dim
-        self.n_rows = self._firsts[-1]
-        self.row_bytes = n_bytes / self.n_rows
-
-    def blocks(self, least_bytes: int) -> Iterator[tuple[range, Any]]:
-        """Read all rows in blocks: their numbers, and the rows as they are in the file.
-
-        A row counts `least_bytes` at least.
-        """
-        for number, first in enumerate(self._firsts[:-1]):
-            rows = self._open(number)
-            n_rows = rows.shape[0]
-            row_bytes = 8 * rows.nnz / n_rows if self._is_sparse else rows.dtype.itemsize * self.dim
-            step = max(1, int(BLOCK_BYTES / max(least_bytes, row_bytes)))
-            for start in range(0, n_rows, step):
-                block = rows[start : start + step]
-                if not self._is_sparse and block.strides[0] < block.strides[1]:
-                    block = np.ascontiguousarray(block)  # stored by column: rows are not picked out one by one
-                yield range(first + start, first + start + block.shape[0]), block
-                _forget_pages(rows)
-
-    def take(self, rows: Rows) -> Any:
-        """Read some rows, numbers in ascending order, into memory: float32 or, if they are sparse, a CSR array."""
-        parts = []
-        for number, (first, stop) in enumerate(pairwise(self._firsts)):
-            here = rows[np.searchsorted(rows, first) : np.searchsorted(rows, stop)] - first
-            for start in range(0, len(here), _SAMPLE_STEP):
-                source = self._open(number)
-                part = source[here[start : start + _SAMPLE_STEP]]
-                with np.errstate(over="ignore"):  # what is infinite then is refused, with the number of its row
-                    parts.append(part if self._is_sparse else part.astype(np.float32))
-                _forget_pages(source)
-        if not self._is_sparse:
-            return np.concatenate(parts)
-        from scipy import sparse
-
-        return sparse.vstack(parts, format="csr")
-
-    @contextmanager
-    def naming(self, rows: range | Rows) -> Iterator[None]:
-        """Let errors about vectors, the rows of these numbers, name the file, and the row in the file."""
-        try:
-            yield
-        except (TypeError, ValueError) as error:
-            number, text = int(np.searchsorted(self._firsts, rows[0], side="right")) - 1, str(error)
-            found = re.search(r"\brow (\d+)", text)
-            if found is not None:
-                row = int(rows[int(found[1])])
-                number = int(np.searchsorted(self._firsts, row, side="right")) - 1
-                text = f"{text[: found.start(1)]}{row - self._firsts[number]}{text[found.end(1) :]}"
-            path = self._paths[number]
-            if re.match("(X|queries) ", text):
-                text = f"{path} {text.split(' ', 1)[1]}"
-            elif found is not None:
-                text = f"{path}: {text}"
-            raise type(error)(text) from error
-
-    def _open(self, number: int) -> Any:
-        """Return the rows of a file: as an open map, and if it takes memory, that of no other is held."""
-        if number not in self._held:
-            path = self._paths[number]
-            if len(self._held) >= _MOST_OPEN or path.lower().endswith(".npz"):
-                self._held.clear()
-            self._held[number] = open_vectors(path, self._key)
-        return self._held[number]
-
-
-def _forget_pages(rows: Any) -> None:
-    """Let go of the pages of a mapped file that were read, or all of them count as memory in use in the end."""
-    while isinstance(rows, np.ndarray):
-        rows = rows.base
-    if isinstance(rows, mmap.mmap) and hasattr(mmap, "MADV_DONTNEED"):
-        rows.madvise(mmap.MADV_DONTNEED)
-
-
-def size_text(n_bytes: float) -> str:
-    """Return a number of bytes as people read it."""
-    for unit in ("bytes", "kB", "MB", "GB"):
-        if n_bytes < 1000:
-            return f"{n_bytes:.0f} {unit}" if unit == "bytes" else f"{n_bytes:.3g} {unit}"
-        n_bytes /= 1000
-    return f"{n_bytes:,.3g} TB"
+    yield print_line

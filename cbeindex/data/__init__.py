@@ -1,1 +1,1 @@
-"""What goes in: vector sources, sparse rows, the bit layout of codes, columns, readers of vector files."""
+"""Data: vector sources, sparse rows, the bit layout of codes, columns, ids, and readers of vector files."""

@@ -1,42 +1,53 @@
-"""The layout of codes: bytes as users see them, words as kernels see them, and how rows of words are stored.
+"""The layout of codes: bytes for users, words for kernels, and the storage of rows of words.
 
-Bit j of a code is bit j % 8 of byte j // 8, and so bit j % 64 of little-endian word j // 64; bits past `n_bits` are 0.
-The first words of every row, its head, are stored apart: word by word in blocks of 512 rows, so that one vectorised
-pass counts many rows. The other words, its tail, are stored row by row, so that a single row can be read alone. A code
-of up to 1,024 bits is all head, and where single rows are read at random, all of a code is tail.
+Bit j of a code is bit j % 8 of byte j // 8, and therefore bit j % 64 of little-endian word j // 64. Bits past `n_bits`
+are 0. The head of a code, its first words, is stored word by word in blocks of 512 rows, so that one vectorised pass
+measures many rows. The tail, its other words, is stored row by row, so that single rows can be read. Codes of up to
+1,024 bits are all head. Where rows are read in random order, codes are all tail.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.typing import CodeBytes, Codes, Rows
+from .._core.typing import CodeBytes, Codes, Projections, Rows
 
 BLOCK_ROWS = 512
-"""Rows of a head block; kernels have the number as a literal."""
+"""Rows of a block of heads. Kernels contain this number as a literal."""
 
 HEAD_WORDS = 8
-"""Words of the head of a long code, 512 bits: what the cascade looks at first."""
+"""Words in the head of a long code, 512 bits: the part that the cascade measures first."""
 
-# Codes of up to so many words (1,024 bits) are all head: reading short tails costs more than it saves.
+# Codes of up to this many words (1,024 bits) are all head: reading short tails costs more than it saves.
 _ALL_HEAD_WORDS = 16
 
 
 def n_bytes(n_bits: int) -> int:
-    """Bytes of a code as users see it."""
+    """Return the number of bytes of a packed code."""
     return -(-n_bits // 8)
 
 
 def n_words(n_bits: int) -> int:
-    """64-bit words of a code as kernels see it."""
+    """Return the number of 64-bit words of a code."""
     return -(-n_bits // 64)
 
 
+def pack_signs(projections: Projections) -> Codes:
+    """Pack the signs of projections, (n, n_bits), into words, (n, n_words): a bit is 1 where the projection is >= 0."""
+    return pack_bits(projections >= 0)
+
+
+def pack_bits(bits: NDArray[Any]) -> Codes:
+    """Pack bits, (n, n_bits), into words, (n, n_words): a bit is 1 where the entry is not 0."""
+    return to_words(np.packbits(bits, axis=1, bitorder="little"), bits.shape[1])
+
+
 def to_words(codes: CodeBytes, n_bits: int) -> Codes:
-    """View or copy packed bytes, (n, n_bytes), as words, (n, n_words)."""
+    """Return packed bytes, (n, n_bytes), as words, (n, n_words): a view if possible."""
     width = 8 * n_words(n_bits)
     if codes.shape[1] != width:
         padded = np.zeros((len(codes), width), dtype=np.uint8)
@@ -51,7 +62,7 @@ def to_bytes(words: Codes, n_bits: int) -> CodeBytes:
 
 
 def has_bits_past(codes: CodeBytes, n_bits: int) -> NDArray[np.bool_]:
-    """Tell which codes have ones past `n_bits`."""
+    """Return which codes have ones past `n_bits`."""
     spare = 8 * n_bytes(n_bits) - n_bits
     return (codes[:, -1] >> (8 - spare)) != 0 if spare else np.zeros(len(codes), dtype=np.bool_)
 
@@ -71,7 +82,7 @@ class CodeRows:
 
     @classmethod
     def empty(cls, n_rows: int, n_bits: int, by_row: bool = False) -> CodeRows:
-        """Make room for `n_rows` codes, all bits 0; `by_row` without a head."""
+        """Allocate `n_rows` codes of zeros; `by_row` stores them without a head."""
         n_head = n_words(n_bits) if n_words(n_bits) <= _ALL_HEAD_WORDS else HEAD_WORDS
         n_head = 0 if by_row else n_head
         return cls(
@@ -81,19 +92,19 @@ class CodeRows:
 
     @classmethod
     def of(cls, words: Codes, n_bits: int, by_row: bool = False) -> CodeRows:
-        """Store words of shape (n, n_words)."""
+        """Return words, (n, n_words), in this layout."""
         rows = cls.empty(len(words), n_bits, by_row)
         rows.write(0, words)
         return rows
 
     @property
     def n_head(self) -> int:
-        """Words of the head."""
+        """Number of words in the head."""
         return int(self.head.shape[1])
 
     @property
     def nbytes(self) -> int:
-        """Bytes that the codes take."""
+        """Memory of the codes in bytes."""
         return self.head.nbytes + self.tail.nbytes
 
     def write(self, start: int, words: Codes) -> None:
@@ -107,12 +118,12 @@ class CodeRows:
         self.tail[start:stop] = words[:, self.n_head :]
 
     def take(self, rows: Rows) -> Codes:
-        """Return the words of some rows, (n, n_words)."""
+        """Return the codes of some rows as words, (n, n_words)."""
         words = np.empty((len(rows), self.n_head + self.tail.shape[1]), dtype=np.uint64)
         words[:, : self.n_head] = self.head[rows // BLOCK_ROWS, :, rows % BLOCK_ROWS]
         words[:, self.n_head :] = self.tail[rows]
         return words
 
     def first(self, n_rows: int) -> CodeRows:
-        """View the first `n_rows` rows."""
+        """Return a view of the first `n_rows` rows."""
         return CodeRows(self.head[: -(-n_rows // BLOCK_ROWS)], self.tail[:n_rows])

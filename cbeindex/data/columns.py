@@ -1,4 +1,4 @@
-"""What is stored of rows beside their codes: columns of fixed width, or sparse ones, behind the same few methods."""
+"""Columns of a segment: values that are stored with each code, of fixed width or sparse, behind one interface."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from .sparserows import SparseRows, VectorRows
 
 @dataclass(frozen=True)
 class Column:
-    """The kind of a column.
+    """The type of a column.
 
     Attributes
     ----------
-    dtype : numpy type of the values
+    dtype : dtype of the values
     shape : tuple of int
-        Shape of the entry of one row.
+        Shape of the value of one row.
     is_sparse : bool
-        Whether entries, vectors, are kept as `SparseRows`.
+        Whether the values are vectors, stored as `SparseRows`.
     """
 
     dtype: Any
@@ -31,17 +31,17 @@ class Column:
 
     @property
     def row_bytes(self) -> int:
-        """Bytes of a row, as far as they are known before it comes."""
+        """Bytes of a row, or 0 for sparse rows, whose size is not known in advance."""
         return 0 if self.is_sparse else int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
-    def room(self, capacity: int) -> GrowingRows | GrowingSparseRows:
-        """Make room for `capacity` rows."""
+    def buffer(self, capacity: int) -> GrowingRows | GrowingSparseRows:
+        """Allocate a buffer for `capacity` rows."""
         if self.is_sparse:
             return GrowingSparseRows(capacity, self.dtype)
         return GrowingRows(np.empty((capacity, *self.shape), dtype=self.dtype))
 
     def of(self, vectors: VectorRows) -> Any:
-        """Return vectors in the form of the column; the memory is not shared."""
+        """Return a copy of vectors in the form of the column."""
         if isinstance(vectors, SparseRows):
             return (
                 vectors.astype(self.dtype)
@@ -51,7 +51,7 @@ class Column:
         return SparseRows.from_dense(vectors, self.dtype) if self.is_sparse else np.array(vectors, dtype=self.dtype)
 
     def joined(self, parts: Sequence[Any]) -> Any:
-        """Put the rows of several parts one after the other."""
+        """Concatenate the rows of several parts."""
         if self.is_sparse:
             return (
                 SparseRows.joined(parts) if parts else SparseRows.from_dense(np.empty((0, 1), np.float32), self.dtype)
@@ -61,47 +61,48 @@ class Column:
 
 @dataclass(frozen=True)
 class GrowingRows:
-    """Rows of fixed width with room for more behind them."""
+    """A buffer of rows of fixed width."""
 
     _values: NDArray[Any]
 
     def write(self, start: int, rows: NDArray[Any]) -> None:
-        """Append rows behind the first `start`."""
+        """Write rows at position `start`, after the rows before it."""
         self._values[start : start + len(rows)] = rows
 
     def first(self, n_rows: int) -> NDArray[Any]:
-        """View the first rows."""
+        """Return a view of the first `n_rows` rows."""
         return self._values[:n_rows]
 
 
 class GrowingSparseRows:
-    """Sparse rows with room for more behind them."""
+    """A buffer of sparse rows."""
 
     def __init__(self, capacity: int, dtype: Any) -> None:
         self._offsets = np.zeros(capacity + 1, dtype=np.int64)
         self._entries = np.empty(16 * capacity, dtype=np.int32), np.empty(16 * capacity, dtype=dtype)
 
     def write(self, start: int, rows: SparseRows) -> None:
-        """Append rows behind the first `start`."""
+        """Write rows at position `start`, after the rows before it."""
         begin = self._offsets[start]
         first, last = rows.offsets[0], rows.offsets[-1]
         end = begin + last - first
         indices, values = self._entries
-        if end > len(indices):  # new arrays: views of the rows so far stay what they are
-            room = max(end, 2 * len(indices))
-            indices, values = self._entries = _enlarged(indices, begin, room), _enlarged(values, begin, room)
+        if end > len(indices):  # allocate new arrays, because views of the old ones may be in use
+            capacity = max(end, 2 * len(indices))
+            indices, values = self._entries = _enlarged(indices, begin, capacity), _enlarged(values, begin, capacity)
         indices[begin:end] = rows.indices[first:last]
         values[begin:end] = rows.values[first:last]
         self._offsets[start + 1 : start + 1 + len(rows)] = rows.offsets[1:] - first + begin
 
     def first(self, n_rows: int) -> SparseRows:
-        """View the first rows."""
+        """Return a view of the first `n_rows` rows."""
         n_used = self._offsets[n_rows]
         indices, values = self._entries
         return SparseRows(self._offsets[: n_rows + 1], indices[:n_used], values[:n_used])
 
 
-def _enlarged(array: NDArray[Any], n_used: int, room: int) -> NDArray[Any]:
-    larger = np.empty(room, dtype=array.dtype)
+def _enlarged(array: NDArray[Any], n_used: int, capacity: int) -> NDArray[Any]:
+    """Return a longer copy of the first `n_used` entries of an array."""
+    larger = np.empty(capacity, dtype=array.dtype)
     larger[:n_used] = array[:n_used]
     return larger

@@ -1,4 +1,4 @@
-"""Ids of rows as callers give them."""
+"""Validation of ids."""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from .._core.typing import Ids
 
 
 def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
-    """Return ids as int64 of shape (n,); with `n`, one for each of n rows, none twice; negative only if `unknown`."""
+    """Return ids as int64 of shape (n,).
+
+    With `n`, there must be `n` unique ids. Negative ids are an error, unless the ids may be `unknown` to the index.
+    """
     array = np.asarray(ids)
     if array.size == 0:
         array = array.astype(np.int64)
@@ -33,17 +36,17 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
 
 
 def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:
-    """Return ids that may or may not be answers, ascending, each of them once; they need not exist."""
+    """Return the ids of a filter, ascending and unique; they need not exist in the index."""
     if ids is None:
         return None
     given = as_ids(ids, name, unknown=True)
     if (given[1:] > given[:-1]).all():
         return given
-    ordered = np.sort(given)  # np.unique would look for repetitions by a hash table, in ten times the time
+    ordered = np.sort(given)  # np.unique uses a hash table, which takes ten times as long
     distinct: Ids = ordered[np.append(True, ordered[1:] > ordered[:-1])]
     return distinct
 
 
 def is_id(value: object) -> bool:
-    """Tell whether `value` can be the id of a row."""
+    """Return whether `value` is a valid id."""
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and 0 <= int(value) < 2**63

@@ -1,4 +1,4 @@
-"""Sets of ids as ascending arrays."""
+"""Set operations on ascending arrays of ids."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .._core.typing import Ids, Mask
 
 
 def is_in(ids: Ids, others: Ids) -> Mask:
-    """Tell which of `ids` are among `others`, both ascending; those of the shorter one are looked up in the longer."""
+    """Return which of `ids` are in `others`, both ascending, by binary searches in the longer of the two."""
     found = np.zeros(len(ids), dtype=np.bool_)
     if not len(ids):
         return found
@@ -22,12 +22,12 @@ def is_in(ids: Ids, others: Ids) -> Mask:
 
 
 def without(ids: Ids, others: Ids) -> Ids:
-    """Return those of `ids` that are not among `others`, both ascending."""
+    """Return the `ids` that are not in `others`, both ascending."""
     return ids[~is_in(ids, others)]
 
 
 def _places(ids: Ids, others: Ids) -> Ids:
-    """Return the place in `others` at which each of `ids` is, if it is there."""
+    """Return the positions of `ids` in `others`; of ids that are not there, any position."""
     places = np.searchsorted(others, ids)
     places[places == len(others)] = 0
     return places

@@ -1,4 +1,4 @@
-"""What comes from outside is coerced here and nowhere else."""
+"""Validation and conversion of the arrays that callers pass: vectors, codes and pairs."""
 
 from __future__ import annotations
 
@@ -16,33 +16,60 @@ Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
 
 
 def is_sparse(array: Any) -> bool:
-    """Tell whether `array` is a scipy.sparse array or matrix, without importing scipy.sparse."""
+    """Return whether `array` is a scipy.sparse array or matrix, without importing scipy.sparse."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(array))
 
 
-class VectorSource:
-    """Vectors as the caller gave them, read in blocks of float32 rows.
+class RowError(ValueError):
+    """A row of the input breaks a rule: "X must be finite in float32, row 3 is not".
 
-    Holds a dense array or a CSR matrix of any numeric type without copying it; a block is converted when it is read.
-    Blocks of sparse vectors are had dense or sparse; `SparseRows` are such blocks, to be read again.
-    NaN and infinity pass `read`: what is computed from a block shows them, at no cost, and then `refuse` says where
-    they are. Blocks that are iterated over are looked at, unless that is not wanted.
+    Parameters
+    ----------
+    name : str
+        The argument or file that has the row.
+    rule : str
+        What every row must satisfy.
+    row : int
+        Number of the row in `name`, from 0 on.
+    problem : str
+        What the row does instead.
+    """
+
+    def __init__(self, name: str, rule: str, row: int, problem: str) -> None:
+        super().__init__(name, rule, row, problem)
+        self.name, self.rule, self.row, self.problem = name, rule, row, problem
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.rule}, row {self.row} {self.problem}"
+
+    def relocated(self, name: str, row: int) -> RowError:
+        """Return the same error about row `row` of `name`: for rows that came from a larger array or from a file."""
+        return RowError(name, self.rule, row, self.problem)
+
+
+class VectorSource:
+    """Vectors of a caller, read in blocks of float32 rows.
+
+    A source holds a dense array or a CSR matrix of any numeric dtype without copying it, and converts blocks when they
+    are read. Sparse vectors can be read as dense or as sparse blocks. `read` does not check values: NaN and infinity
+    show in the results computed from a block, which costs nothing, and `refuse` then raises the error. The iterators
+    over blocks check values by default.
 
     Parameters
     ----------
     array : array_like, sparse or SparseRows of shape (n, dim) or (dim,)
     dim : int
     name : str
-        What messages call it.
+        Name of the argument in error messages.
     first : int
-        The number in messages of the first row.
+        Number of the first row in error messages.
 
     Attributes
     ----------
     dim, n_rows : int
     is_single : bool
-        Whether one vector came as a 1-D array; then results lose their first axis too.
+        Whether a single vector was passed as a 1-D array. Results then have no first axis either.
     is_sparse : bool
     """
 
@@ -64,22 +91,22 @@ class VectorSource:
         self.is_sparse = is_sparse(self._rows)
 
     def part(self, first: int, rows: VectorRows) -> VectorSource:
-        """Return rows that were read from row `first` on, and prepared: messages name them as rows of this source."""
+        """Return rows from row `first` of this source on, after preparation, as a source with the same row numbers."""
         return VectorSource(rows, self.dim, self.name, self.first + first)
 
     def read(self, rows: slice | NDArray[np.int64]) -> Vectors:
-        """Return some rows as float32 of shape (n, dim), not to be written to: it may be the caller's own array."""
+        """Return some rows as float32 of shape (n, dim), read-only: they may be a view of the caller's array."""
         taken = self._rows[rows]
         if isinstance(taken, SparseRows):
             return taken.to_dense(self.dim)
-        with np.errstate(over="ignore"):  # a float64 that is too large becomes infinite, for `refuse` to name
+        with np.errstate(over="ignore"):  # float64 values beyond float32 become infinite, and are refused as such
             if is_sparse(taken):
                 taken = _summable(taken).toarray()
             block: Vectors = taken.astype(np.float32, order="C", copy=False)
         return block
 
     def read_sparse(self, rows: slice) -> SparseRows:
-        """Return some rows of a sparse source, entries that are not 0 in the order of their columns."""
+        """Return some rows of a sparse source: their non-zero entries in the order of columns."""
         if isinstance(self._rows, SparseRows):
             return self._rows[rows]
         taken = self._rows
@@ -96,19 +123,19 @@ class VectorSource:
         ).without_zeros()
 
     def blocks(self, n_floats: int) -> Iterator[tuple[int, Vectors]]:
-        """Read all rows, dense, in blocks of about `n_floats` values: pairs of first row and finite rows."""
+        """Yield all rows as dense blocks of about `n_floats` values: pairs of first row and finite rows."""
         return self._in_blocks(self.read, max(1, n_floats // self.dim))
 
     def entry_blocks(self, step: int) -> Iterator[tuple[int, SparseRows]]:
-        """Read all rows of a sparse source, `step` at a time: pairs of first row and finite rows."""
+        """Yield all rows of a sparse source, `step` at a time: pairs of first row and finite rows."""
         return self._in_blocks(self.read_sparse, step)
 
     def own_blocks(
         self, step: int, start: int = 0, stop: int | None = None, *, is_checked: bool = True
     ) -> Iterator[tuple[int, VectorRows]]:
-        """Read rows [start, stop), `step` at a time, in the form they have: pairs of first row and finite rows.
+        """Yield rows [start, stop), `step` at a time, dense or sparse like the source: pairs of first row and rows.
 
-        Where they are not checked, the caller sees to it that they are finite.
+        Unless `is_checked` is False, rows that are not finite are refused.
         """
         read: Callable[[slice], VectorRows] = self.read_sparse if self.is_sparse else self.read
         return self._in_blocks(read, step, start, stop, is_checked)
@@ -129,25 +156,28 @@ class VectorSource:
             yield first, rows
 
     def refuse(self, row: int) -> NoReturn:
-        """Raise the ValueError that says what is wrong with a row from which no finite numbers come."""
+        """Raise the RowError that says why no finite result can be computed from a row."""
         values = self.read(slice(row, row + 1))
         if np.isfinite(values).all():
-            raise ValueError(
-                f"{self.name} must be small enough for sums of {values.size} values in float32, "
-                f"row {self.first + row} has values up to {np.abs(values).max():.3g}; scale the vectors down"
-            )
-        raise ValueError(f"{self.name} must be finite in float32, row {self.first + row} is not")
+            rule = f"must be small enough for sums of {values.size} values in float32"
+            largest = np.abs(values).max()
+            raise self.row_error(rule, row, f"has values up to {largest:.3g}; scale the vectors down")
+        raise self.row_error("must be finite in float32", row, "is not")
+
+    def row_error(self, rule: str, row: int, problem: str) -> RowError:
+        """Return the error that row `row` of this source breaks `rule`."""
+        return RowError(self.name, rule, self.first + row, problem)
 
 
 def _finite(rows: VectorRows) -> Mask:
-    """Tell which rows have finite values only."""
+    """Return which rows are finite."""
     if isinstance(rows, SparseRows):
         return np.isfinite(rows.largest())
     return np.asarray(np.isfinite(rows).all(axis=1))
 
 
 def _summable(csr: Any) -> Any:
-    """Copy CSR rows in a type in which entries at the same place can be added up, which small integers cannot."""
+    """Copy CSR rows to a dtype in which duplicate entries can be summed without overflow, unlike small integers."""
     return csr.astype(np.float64 if csr.dtype.kind in "iub" else csr.dtype, copy=True)
 
 
@@ -167,17 +197,17 @@ def _as_csr(array: Any, name: str) -> Any:
     if array.dtype.kind not in "fiub":
         raise TypeError(f"{name} must hold real numbers, got a sparse array of dtype {array.dtype}")
     csr = array.tocsr()
-    # A shell of our own, since the check tidies what it looks at. scipy does not look before it writes: an index
-    # beyond the row would corrupt memory.
+    # The check may modify the matrix, so check a new object that shares the arrays. Without the check, scipy would
+    # write out of bounds for an index beyond the row.
     csr = type(csr)((csr.data, csr.indices, csr.indptr), shape=csr.shape)
     csr.check_format(full_check=True)
-    if (csr.indptr[1:] < csr.indptr[:-1]).any():  # it does not see that where sums overflow or the last is 0
-        raise ValueError(f"{name} must have index pointers that do not fall")
+    if (csr.indptr[1:] < csr.indptr[:-1]).any():  # scipy misses this if differences overflow or the last pointer is 0
+        raise ValueError(f"{name} must have index pointers that do not decrease")
     return csr.astype(np.float32) if csr.dtype == np.float16 else csr
 
 
 def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int64]:
-    """Return `pairs` of row numbers as int64 of shape (n, 2); None means no pairs."""
+    """Return `pairs` of row numbers as int64 of shape (n, 2), with no rows for None."""
     if pairs is None:
         return np.empty((0, 2), dtype=np.int64)
     array = np.asarray(pairs)
@@ -195,12 +225,12 @@ def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int6
 
 
 def as_codes(codes: ArrayLike, width: int, name: str) -> tuple[CodeBytes, bool]:
-    """Return packed codes as uint8 of shape (n, width), and whether a single one came as a 1-D array."""
+    """Return packed codes as uint8 of shape (n, width), and whether a single code was passed as a 1-D array."""
     array = np.asarray(codes)
     if array.dtype != np.uint8:
         raise TypeError(
-            f"{name} must be packed bits of dtype uint8, got {array.dtype}; pack 0s and 1s, one a column, by "
-            'np.packbits(bits, axis=1, bitorder="little"), and read packed words by words.view(np.uint8)'
+            f"{name} must be packed bits of dtype uint8, got {array.dtype}; pack 0s and 1s, one per column, with "
+            'np.packbits(bits, axis=1, bitorder="little"), and convert words with words.view(np.uint8)'
         )
     is_single = array.ndim == 1
     if array.ndim not in (1, 2) or array.shape[-1] != width:

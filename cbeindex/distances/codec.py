@@ -5,11 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._core.typing import Arrays, Codes
+from ..data.codes import pack_signs
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..encoders import Encoder
 from ..encoders.foreign import project_rows
-from .estimator import EncodedQueries, Geometry, pack_signs, scalars_of
+from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
 
 

@@ -26,7 +26,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.typing import Arrays, Codes, Floats, Projections, Rows, Vectors
-from ..data.codes import to_words
+from ..data.codes import pack_bits, pack_signs
 from ..data.columns import Column
 from ..data.sparserows import VectorRows
 from .metrics import Metric, products_and_squares, squares
@@ -98,11 +98,6 @@ def scalars_of(rows: VectorRows, projections: Projections, geometry: Geometry, m
     }
 
 
-def pack_signs(projections: Projections) -> Codes:
-    """Pack the signs of projections into words; a projection of 0 gives bit 1."""
-    return _pack(projections >= 0)
-
-
 @dataclass(frozen=True)
 class EncodedQueries:
     """Codes of queries, and what estimated distances need beside them.
@@ -148,7 +143,7 @@ class EncodedQueries:
         magnitudes = np.abs(projections)
         steps = magnitudes.max(axis=1, initial=0) / (2**_N_PLANES - 1)
         levels = np.rint(magnitudes / np.where(steps == 0, 1, steps)[:, np.newaxis]).astype(np.uint8)
-        planes = np.stack([_pack((levels >> plane) & 1) for plane in range(_N_PLANES)], axis=1)
+        planes = np.stack([pack_bits(levels & (1 << plane)) for plane in range(_N_PLANES)], axis=1)
         if metric.name == "ip":
             along, centred = products_and_squares(queries, geometry.centre)
             offsets = 1 - along + squares(geometry.centre[np.newaxis])
@@ -194,8 +189,3 @@ class EncodedQueries:
         rounding = np.float32(16 * np.finfo(np.float32).eps) * parts
         bounds: Floats = distances - n_sigmas * self.errors(distances, columns["spreads"][rows]) - rounding
         return bounds
-
-
-def _pack(bits: NDArray[Any]) -> Codes:
-    """Pack bits of shape (n, n_bits) into words."""
-    return to_words(np.packbits(bits, axis=1, bitorder="little"), bits.shape[1])

@@ -1,4 +1,10 @@
-"""Encoders: vectors -> projections -> codes. The circulant one, and those that it is compared with."""
+"""Encoders: vectors -> projections -> codes.
+
+`base` is the base class. The circulant encoder, which the index uses by default, is `circulant` with `convolution`
+(dense rows by FFT), `direct` (sparse rows), `learning` (training) and `drawing` (random parameters). `foreign` supports
+encoders that users bring. `baselines/` holds the published methods that the circulant encoder is compared with, and
+the code that only these share. Nothing outside of `baselines/` imports from it, except the registry below.
+"""
 
 from .base import Encoder
 from .baselines.aqbc import AQBCEncoder
@@ -21,7 +27,7 @@ ENCODERS: dict[str, type[Encoder]] = {
         AQBCEncoder,
     )
 }
-"""All kinds, by the names that index files have for them."""
+"""All encoder classes, by their name in index files."""
 
 __all__ = [
     "ENCODERS",

@@ -1,4 +1,4 @@
-"""What an encoder is: vectors in blocks of rows, their projections, and the signs of those as packed bits."""
+"""The base class of encoders: it reads vectors in blocks, projects them on several threads and packs the signs."""
 
 from __future__ import annotations
 
@@ -11,36 +11,30 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._core.checks import MOST_BITS, MOST_DIM, as_count
 from .._core.threads import as_n_threads, for_each_chunk, leave_if_interrupted
+from .._core.tuning import tuning
 from .._core.typing import Arrays, CodeBytes, Projections, Vectors
+from ..data.codes import n_bytes, pack_signs, to_bytes
 from ..data.source import VectorSource
 
-# Floats in a block of rows: the few such arrays that a projection needs fit the second-level cache together. Larger
-# blocks cost page faults as well (2**17: two a vector at dim 768).
-_BLOCK_FLOATS = 2**16
-# Sparse rows that are added up at a time.
-_SPARSE_ROWS = 4096
-# The longest centre whose projections are far from the largest float32.
+# Norm up to which the projections of a centre are far from the largest float32.
 _LONGEST_CENTRE = 1e36
-# scipy transforms four float32 rows at a time in one register.
-_LEAST_ROWS = 4
-
 
 Projector: TypeAlias = Callable[[Vectors], Projections]
-RowsProjector: TypeAlias = Callable[[Any], Projections]  # of a slice of rows, or of numbers
+RowsProjector: TypeAlias = Callable[[Any], Projections]  # takes a slice of rows or an array of row numbers
 
 
 class Encoder(ABC):
-    """Turns vectors of `dim` values into codes of `n_bits` bits: the signs of projections of the centred vector.
+    """Encodes vectors of `dim` values as codes of `n_bits` bits: the signs of projections of the centred vector.
 
-    A kind of encoder says how a block of rows is projected (`_projector`), how it is fitted, and which arrays describe
-    it; reading what the caller gave, cutting it into blocks, threads and packing are here.
+    A subclass defines how a block of rows is projected (`_projector`), how it is fitted, and which arrays describe it.
+    This class reads the input, splits it into blocks, distributes blocks over threads and packs the signs.
     """
 
     name: ClassVar[str]
-    """What the index file calls this class of encoder."""
+    """The name of this class of encoder in index files."""
 
     is_linear: ClassVar[bool] = True
-    """Whether projections are linear in the vector, so that distances can be estimated from them."""
+    """Whether projections are linear in the vector. Distances are estimated for linear encoders only."""
 
     def __init__(self, dim: int, n_bits: int | None) -> None:
         self.dim = as_count(dim, "dim", most=MOST_DIM)
@@ -50,39 +44,39 @@ class Encoder(ABC):
 
     @abstractmethod
     def _projector(self) -> Projector:
-        """Return a function that subtracts the centre from rows, (n, dim), and projects them to >= `n_bits` columns.
+        """Return a function that centres rows, (n, dim), and projects them to at least `n_bits` columns.
 
-        It is for one thread, and its result holds until its next call, so that it can reuse its memory. A row with
-        NaN or infinity must give projections that are not finite either.
+        The function is used by one thread. Its result is valid until the next call, so that it can reuse its memory.
+        Rows with NaN or infinity must give projections that are not finite.
         """
 
     @abstractmethod
     def config(self) -> dict[str, Any]:
-        """Describe the encoder apart from its arrays, in values that JSON can hold."""
+        """Return the options of the encoder as JSON values."""
 
     @abstractmethod
     def to_arrays(self) -> Arrays:
-        """Return the parameters as plain arrays."""
+        """Return the parameters as named arrays."""
 
     @classmethod
     @abstractmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
-        """Rebuild the encoder that gave `config` and `arrays`."""
+        """Rebuild an encoder from its `config` and `arrays`."""
 
     def fit(self, X: ArrayLike) -> Self:
-        """Take the mean of the rows of `X` as the centre, and return self."""
+        """Set the centre to the mean of the rows of `X`, and return self."""
         self.centre = self._mean_row(self._training_rows(X))
         self.is_fitted = True
         return self
 
     def project(self, X: ArrayLike, n_threads: int | None = None) -> Projections:
-        """Project vectors: the real numbers whose signs are the code.
+        """Return the projections of vectors: the real numbers whose signs are the code.
 
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim) or (dim,)
         n_threads : int, optional
-            By default one for each core.
+            By default one per core.
 
         Returns
         -------
@@ -93,7 +87,7 @@ class Encoder(ABC):
         return projections[0] if source.is_single else projections
 
     def project_source(self, source: VectorSource, n_threads: int) -> Projections:
-        """Project vectors that have been looked at already: float32 (n, n_bits)."""
+        """Project the vectors of a source: float32 (n, n_bits)."""
         projections: Projections = np.empty((source.n_rows, self.n_bits), dtype=np.float32)
 
         def keep(start: int, block: Projections) -> None:
@@ -103,42 +97,42 @@ class Encoder(ABC):
         return projections
 
     def encode(self, X: ArrayLike, n_threads: int | None = None) -> CodeBytes:
-        """Encode vectors: one bit for each projection, 1 where it is at least 0.
+        """Encode vectors: one bit per projection, which is 1 if the projection is at least 0.
 
-        Bit j of a code is bit j % 8 of byte j // 8; bits past `n_bits` are 0. A vector equal to the centre (without
-        `fit`: the zero vector) has projections of exactly 0, so its code is all ones.
+        Bit j of a code is bit j % 8 of byte j // 8. Bits past `n_bits` are 0. A vector equal to the centre (the zero
+        vector before `fit`) has projections of exactly 0, so that its code is all ones.
 
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim) or (dim,)
         n_threads : int, optional
-            By default one for each core.
+            By default one per core.
 
         Returns
         -------
         uint8 array of shape (n, ceil(n_bits / 8)), or (ceil(n_bits / 8),) for a single vector
         """
         source = VectorSource(X, self.dim)
-        codes: CodeBytes = np.empty((source.n_rows, -(-self.n_bits // 8)), dtype=np.uint8)
+        codes: CodeBytes = np.empty((source.n_rows, n_bytes(self.n_bits)), dtype=np.uint8)
 
         def pack(start: int, block: Projections) -> None:
-            codes[start : start + len(block)] = np.packbits(block >= 0, axis=1, bitorder="little")
+            codes[start : start + len(block)] = to_bytes(pack_signs(block), self.n_bits)
 
         self._for_each_block(source, pack, as_n_threads(n_threads))
         return codes[0] if source.is_single else codes
 
     def _training_rows(self, X: ArrayLike) -> VectorSource:
-        """Return `X` to fit on: a batch of at least 2 rows."""
+        """Return `X` as a source of at least 2 training rows."""
         source = VectorSource(X, self.dim)
         if source.n_rows < 2:
             raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
         return source
 
     def _mean_row(self, source: VectorSource) -> Vectors:
-        """Return the mean row, summed in float64."""
+        """Return the mean of all rows, summed in float64."""
         total: NDArray[np.float64] = np.zeros(self.dim)
         if source.is_sparse:
-            for _, entries in source.entry_blocks(_SPARSE_ROWS):
+            for _, entries in source.entry_blocks(tuning().mean_sparse_rows):
                 total += entries.column_sums(self.dim)
             return self._as_centre(total / source.n_rows)
         step = rows_per_block(self.dim)
@@ -151,7 +145,7 @@ class Encoder(ABC):
         return self._as_centre(total / source.n_rows)
 
     def _as_centre(self, mean: NDArray[np.float64]) -> Vectors:
-        """Return a mean as the centre, unless its projections would leave no room for those of vectors."""
+        """Return a mean as a centre; raise ValueError if its projections would overflow float32."""
         length = float(np.linalg.norm(mean))
         if length > _LONGEST_CENTRE:
             raise ValueError(
@@ -161,10 +155,10 @@ class Encoder(ABC):
         return mean.astype(np.float32)
 
     def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
-        """Project all rows in blocks and call `use(first_row, projections)` for each, on several threads."""
+        """Project all rows in blocks, on several threads, and call `use(first_row, projections)` for each block."""
         step = self._rows_per_block(source)
         n_blocks = -(-source.n_rows // step)
-        # A few chunks for each thread even out their speeds; each chunk pays once for the memory of its projector.
+        # Several chunks per thread balance the load; each chunk allocates the memory of its projector once.
         chunk = step * max(1, n_blocks // (4 * n_threads))
 
         make_projector = self._projectors(source)
@@ -176,7 +170,7 @@ class Encoder(ABC):
                 with np.errstate(invalid="ignore", over="ignore"):
                     projections = project(slice(first, min(first + step, stop)))[:, : self.n_bits]
                     suspicious = not np.isfinite(projections.sum(axis=1)).all()
-                if suspicious:  # by their sum, which can also overflow by itself
+                if suspicious:  # a sum of finite projections may overflow too, so look at each
                     bad = ~np.isfinite(projections).all(axis=1)
                     if bad.any():
                         source.refuse(first + int(bad.argmax()))
@@ -185,7 +179,7 @@ class Encoder(ABC):
         for_each_chunk(task, source.n_rows, chunk, n_threads)
 
     def _projectors(self, source: VectorSource) -> Callable[[], RowsProjector]:
-        """Return what makes, for one thread, a function that projects some rows of `source` as `_projector` does."""
+        """Return a factory, called once per thread, of functions that project rows of `source`."""
 
         def make() -> RowsProjector:
             project = self._projector()
@@ -194,10 +188,10 @@ class Encoder(ABC):
         return make
 
     def _rows_per_block(self, source: VectorSource) -> int:
-        """Rows of `source` projected at a time."""
+        """Return the number of rows of `source` to project at a time."""
         return rows_per_block(max(self.dim, self.n_bits))
 
 
 def rows_per_block(width: int) -> int:
-    """Rows of `width` floats to work on at a time, so that a stage needs O(width) memory beside its input."""
-    return max(_LEAST_ROWS, _BLOCK_FLOATS // width)
+    """Return the number of rows of `width` floats to process at a time, so that a stage needs O(width) memory."""
+    return max(tuning().least_block_rows, tuning().projection_block_floats // width)

@@ -1,4 +1,4 @@
-"""The circulant encoder: sign(R D (x - centre)), with R circulant and D random signs, by FFT."""
+"""The circulant encoder: sign(R D (x - centre)), with a circulant matrix R and random signs D, computed by FFT."""
 
 from __future__ import annotations
 
@@ -21,68 +21,69 @@ from .._core.checks import (
     require_memory,
 )
 from .._core.threads import as_n_threads
-from .._core.typing import Arrays, Projections, Spectrum, Vectors
+from .._core.typing import Arrays, Projections, Rows, Spectrum, Vectors
 from ..data.source import VectorSource, as_pairs
 from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .convolution import CircularConvolution, fast_length
 from .direct import DirectConvolution
-from .learning import learn_spectrum
+from .drawing import draw_signs, flat_spectrum, gaussian_spectrum
+from .learning import TrainingOptions, TrainingRows, learn_spectrum
 
 KINDS = ("orthogonal", "random", "learned")
 
-# Blocks are drawn one by one, and a code that is so many times longer than its vector says nothing more of it.
+# Limit on the ratio of code length to transform length. Longer codes carry no more information about a vector.
 _MOST_BLOCKS = 2**16
-# Mean squares of a spectrum with which float32 holds the projections of all vectors that an index takes.
+# Range of the mean square of a spectrum in which float32 can represent the projections of all vectors of an index.
 _LEAST_ENERGY, _LARGEST_ENERGY = 1e-24, 1e24
-# Weights in training that leave something of the other terms.
+# Range of the weights in training. Outside of it, one term of the objective would be lost to rounding.
 _LARGEST_WEIGHT = 1e6
-# Signs, as int8 and as float32, the spectrum and what transforms derive from it.
+# Memory of an encoder per value of a block: signs as int8 and float32, the spectrum, and tables for transforms.
 _VALUE_BYTES = 16
 
 
 class CirculantEncoder(Encoder):
     """Binary codes of long vectors in O(dim log dim) time and O(dim) parameters.
 
-    The code of x is the signs of R D (x - centre): D flips signs at random and R is a circulant matrix, so that
-    R v is a circular convolution with one vector r (Yu, Kumar, Gong and Chang, Circulant Binary Embedding, ICML
-    2014). More bits than the matrix has rows come from further, independent blocks R', D', ...
+    The code of x is the signs of R D (x - centre). D flips signs at random, and R is a circulant matrix, so that R v is
+    the circular convolution of v with one vector r (Yu, Kumar, Gong and Chang, Circulant Binary Embedding, ICML 2014).
+    Codes with more bits than R has rows use further independent blocks R', D', ...
 
     Parameters
     ----------
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64. The first
-        bits of a code do not depend on it (except for kind "learned", which is trained for its number of bits; of
-        sparse vectors a bit whose projection is within rounding of 0 may).
-        Every `length` bits cost one transform.
+        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64. Every `length`
+        bits cost one transform. Codes of different lengths share their first bits, with two exceptions: kind
+        "learned" is trained for a number of bits, and for sparse vectors bits may differ whose projection is 0 up to
+        rounding.
     kind : {"orthogonal", "random", "learned"}
-        How r is chosen. "orthogonal": random phases and a flat spectrum, which makes R exactly orthogonal.
-        "random": r ~ N(0, 1), the paper's CBE-rand. "learned": r trained on the data in `fit`, the paper's CBE-opt.
+        How r is chosen. "orthogonal": random phases and a flat spectrum, so that R is exactly orthogonal. "random":
+        r ~ N(0, 1), CBE-rand in the paper. "learned": r is trained on the data in `fit`, CBE-opt in the paper.
     seed : int
-        Chooses signs and r.
+        Seed of the signs and of r.
     pad : bool
-        Pad vectors with zeros to a length whose FFT is fast. Without it R has exactly `dim` rows, as in the paper.
+        Pad vectors with zeros to a length whose FFT is fast. Without padding, R has `dim` rows, as in the paper.
     lam : float
-        Weight of orthogonality in the training of kind "learned".
+        Weight of orthogonality in training (kind "learned").
     mu : float
-        Weight of the similar and dissimilar pairs in that training: that of an average pair to an average row.
+        Weight of the mean over similar and dissimilar pairs, relative to the mean over rows, in training.
     n_iter : int
-        Iterations of that training.
+        Iterations of training.
 
     Attributes
     ----------
     length : int
-        Length of the transform: the rows of one block R.
+        Length of the transform, and number of rows of one block R.
     is_fitted : bool
     centre : float32 array of shape (dim,)
-        Subtracted before projecting; zeros until `fit`.
+        Subtracted before projecting. Zeros before `fit`.
     signs : int8 array of shape (n_blocks, dim)
         The diagonals of D.
     spectrum : complex64 array of shape (n_blocks, length // 2 + 1)
         The half spectra of r.
     objective : float64 array of shape (n_blocks, n_iter + 1)
-        The training objective at the start and after each iteration; empty unless kind is "learned" and fitted.
+        The training objective at the start and after each iteration. Empty unless kind is "learned" and fitted.
 
     Examples
     --------
@@ -94,7 +95,7 @@ class CirculantEncoder(Encoder):
     """
 
     name: ClassVar[str] = "circulant"
-    _direct: DirectConvolution | None  # made when sparse vectors come
+    _direct: DirectConvolution | None  # created for the first sparse vectors
 
     def __init__(
         self,
@@ -130,60 +131,62 @@ class CirculantEncoder(Encoder):
         *,
         n_threads: int | None = None,
     ) -> Self:
-        """Take the mean of `X` as the centre; for kind "learned" train the circulant vectors as well.
+        """Set the centre to the mean of `X`, and train the circulant vectors if kind is "learned".
 
-        Not while other threads encode with this encoder.
+        Other threads must not use the encoder meanwhile.
 
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim)
-            At least 2 rows. Training passes over all of them `n_iter` + 2 times for each block; some thousands do.
+            At least 2 rows. Training reads all rows `n_iter` + 2 times per block. Some thousands of rows suffice.
         similar, dissimilar : array_like of shape (n_pairs, 2), optional
-            Pairs of row numbers of `X` whose codes should be near to, or far from each other (kind "learned").
+            Pairs of row numbers of `X` whose codes should be near to, or far from, each other (kind "learned").
         n_threads : int, optional
-            By default one for each core; the result does not depend on it.
+            By default one per core. The result does not depend on it.
 
         Returns
         -------
         self
         """
         source = self._training_rows(X)
-        pairs = {
-            "similar": as_pairs(similar, source.n_rows, "similar"),
-            "dissimilar": as_pairs(dissimilar, source.n_rows, "dissimilar"),
-        }
-        if self.kind != "learned" and any(map(len, pairs.values())):
-            raise ValueError(f"pairs train an encoder of kind 'learned', this one is of kind {self.kind!r}")
+        pairs = as_pairs(similar, source.n_rows, "similar"), as_pairs(dissimilar, source.n_rows, "dissimilar")
+        if self.kind != "learned" and any(map(len, pairs)):
+            raise ValueError(f"pairs must be omitted unless kind is 'learned', got pairs for kind {self.kind!r}")
         threads = as_n_threads(n_threads)
         centre = self._mean_row(source)
         if self.kind == "learned":
-            _, spectrum = self._draw()
-            objectives = []
-            for block in range(len(spectrum)):
-
-                def flipped_rows(rows: slice | NDArray[np.int64], block: int = block) -> Vectors:
-                    taken = source.read(rows)
-                    flipped = np.empty((len(taken), 1, self.length), dtype=np.float32)
-                    _flip(taken, centre, self._float_signs[block : block + 1], out=flipped)
-                    return flipped[:, 0]
-
-                with np.errstate(over="ignore", invalid="ignore"):  # it looks at what comes of it
-                    spectrum[block], objective = learn_spectrum(
-                        flipped_rows, source.n_rows, spectrum[block], self.length,
-                        n_bits=min(self.length, self.n_bits - block * self.length),
-                        lam=self.lam, mu=self.mu, n_iter=self.n_iter, n_threads=threads, **pairs,
-                    )  # fmt: skip
-                objectives.append(objective)
-            if not _is_sound(self._energy(spectrum)):
-                raise ValueError("training overflowed: scale the vectors down, or choose other values of lam and mu")
-            self.spectrum, self.objective = spectrum, np.array(objectives)
+            self.spectrum, self.objective = self._learn(source, centre, pairs, threads)
             self._prepare()
         self.centre, self._direct = centre, None
         self.is_fitted = True
         return self
 
+    def _learn(
+        self, source: VectorSource, centre: Vectors, pairs: tuple[Rows, Rows], n_threads: int
+    ) -> tuple[Spectrum, NDArray[np.float64]]:
+        """Train all blocks; return their spectra and objectives."""
+        _, spectrum = self._draw()
+        options = TrainingOptions(self.lam, self.mu, self.n_iter, n_threads)
+        objectives = []
+        for block in range(len(spectrum)):
+
+            def read(rows: slice | Rows, signs: Vectors = self._float_signs[block : block + 1]) -> Vectors:
+                taken = source.read(rows)
+                flipped = np.empty((len(taken), 1, self.length), dtype=np.float32)
+                _flip(taken, centre, signs, out=flipped)
+                return flipped[:, 0]
+
+            rows = TrainingRows(read, source.n_rows, self.length, *pairs)
+            n_bits = min(self.length, self.n_bits - block * self.length)
+            with np.errstate(over="ignore", invalid="ignore"):  # the result is checked below
+                spectrum[block], objective = learn_spectrum(rows, spectrum[block], n_bits, options)
+            objectives.append(objective)
+        if not _is_sound(self._energy(spectrum)):
+            raise ValueError("training overflowed: scale the vectors down, or choose other values of lam and mu")
+        return spectrum, np.array(objectives)
+
     def shorten(self, n_bits: int) -> Self:
-        """Return the encoder whose codes are the first `n_bits` bits of this one's."""
+        """Return an encoder whose codes are the first `n_bits` bits of the codes of this encoder."""
         if as_count(n_bits, "n_bits") > self.n_bits:
             raise ValueError(f"n_bits must be at most {self.n_bits}, the bits of this encoder, got {n_bits}")
         n_blocks = self._n_blocks(n_bits)
@@ -194,28 +197,28 @@ class CirculantEncoder(Encoder):
 
     @property
     def scale(self) -> float:
-        """The factor that makes scale * |projections|^2 an estimate of the squared length of a centred vector."""
+        """The factor for which scale * |projections|^2 estimates the squared norm of a centred vector."""
         return self.length / (self.n_bits * float(np.mean(self._energy())))
 
     @property
     def scale_variance(self) -> float:
-        """The relative variance of that estimate, over the choice of the encoder."""
+        """The relative variance of that estimate over the choice of the encoder."""
         if self.kind == "random":
-            return 2 / self.n_bits  # that of independent rows; the energy of r itself is in the scale
-        # Whole blocks keep lengths; of the last one a share of the rows is taken, orthogonal to each other.
+            return 2 / self.n_bits  # as for independent rows, because the scale accounts for the energy of r
+        # Whole blocks preserve norms. The last block contributes a share of its rows, which are orthogonal.
         share = self.n_bits % self.length / self.length
         return 2 * share * (1 - share) * self.length / self.n_bits**2
 
     @property
     def overlap(self) -> float:
-        """How much of P^T P y lies along y, P the projections: 1 for whole blocks of orthogonal rows."""
+        """The share of P^T P y that lies along y, with P the matrix of projections: 1 for whole orthogonal blocks."""
         if self.kind == "random":
-            return 0.0  # its spectrum is not flat, which costs as much as the overlap gains
+            return 0.0  # the spectrum is not flat, which loses as much as the overlap gains
         whole, rest = divmod(self.n_bits, self.length)
         return (whole * self.length + rest**2 / self.length) / self.n_bits
 
     def _energy(self, spectrum: Spectrum | None = None) -> NDArray[np.float64]:
-        """Mean square of the whole spectrum of each block: of this encoder, or of one that it may get."""
+        """Return the mean square of the full spectrum of each block, by default of this encoder."""
         spectrum = self.spectrum if spectrum is None else spectrum
         weights = np.full(spectrum.shape[1], 2.0)
         weights[[0, -1] if self.length % 2 == 0 else [0]] = 1
@@ -223,19 +226,19 @@ class CirculantEncoder(Encoder):
         return energy
 
     def config(self) -> dict[str, Any]:
-        """Describe the encoder apart from its arrays, in values that JSON can hold."""
+        """Return the options of the encoder as JSON values."""
         names = ("dim", "n_bits", "kind", "seed", "length", "lam", "mu", "n_iter")
         return {"encoder": self.name, "fitted": self.is_fitted} | {name: getattr(self, name) for name in names}
 
     def to_arrays(self) -> Arrays:
-        """Return the parameters as plain arrays: `centre`, `signs`, `spectrum` and `objective`."""
+        """Return the parameters as named arrays: `centre`, `signs`, `spectrum` and `objective`."""
         return {"centre": self.centre, "signs": self.signs, "spectrum": self.spectrum, "objective": self.objective}
 
     @classmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
-        """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again."""
+        """Rebuild an encoder from its `config` and `arrays`, without drawing or training."""
         dim = as_count(config["dim"], "dim", most=MOST_DIM)
-        centre = as_array(arrays, "centre", np.float32, (dim,))  # first: it shows that there are so many
+        centre = as_array(arrays, "centre", np.float32, (dim,))  # first, as proof of `dim` before anything is allocated
         encoder = cls.__new__(cls)
         Encoder.__init__(encoder, dim, config["n_bits"])
         encoder._set_options(config["kind"], config["seed"], config["lam"], config["mu"], config["n_iter"])
@@ -278,16 +281,16 @@ class CirculantEncoder(Encoder):
         n_blocks = self._n_blocks(self.n_bits)
         signs = np.empty((n_blocks, self.dim), dtype=np.int8)
         spectrum = np.empty((n_blocks, self.length // 2 + 1), dtype=np.complex64)
-        draw_spectrum = _gaussian_spectrum if self.kind == "random" else _flat_spectrum
+        draw_spectrum = gaussian_spectrum if self.kind == "random" else flat_spectrum
         for block in range(n_blocks):
-            # A stream of its own for each block: the first blocks are the same for every n_bits.
+            # Each block has its own stream, so that encoders of any n_bits share their first blocks.
             bits = np.random.PCG64(np.random.SeedSequence(self.seed, spawn_key=(block,)))
-            signs[block] = _draw_signs(bits, self.dim)
+            signs[block] = draw_signs(bits, self.dim)
             spectrum[block] = draw_spectrum(bits, self.length)
         return signs, spectrum
 
     def _prepare(self) -> None:
-        """Derive what projecting needs from the parameters."""
+        """Precompute what projecting needs from the parameters."""
         self._float_signs = self.signs.astype(np.float32)
         self._convolve = CircularConvolution(self.spectrum, self.length)
         self._direct = None
@@ -303,18 +306,18 @@ class CirculantEncoder(Encoder):
         return project
 
     def _projectors(self, source: VectorSource) -> Callable[[], RowsProjector]:
-        """Project sparse rows of few entries directly, and all others by transforms."""
+        """Project sparse rows with few entries directly, and all other rows by transforms."""
         if self.kind == "learned" and not self.is_fitted:
-            raise ValueError("an encoder of kind 'learned' must be fitted before it can project: call fit(X)")
+            raise ValueError("CirculantEncoder of kind 'learned' must be fitted before it can project: call fit(X)")
         make_transform = super()._projectors(source)
         if not source.is_sparse:
             return make_transform
-        if self._direct is None:  # several threads may come here at once: they make the same
+        if self._direct is None:  # a race between threads is harmless: all create the same
             self._direct = DirectConvolution(self.spectrum, self._float_signs, self.centre, self.length, self.n_bits)
         direct = self._direct
 
         def make() -> RowsProjector:
-            transform = functools.cache(make_transform)  # made when a long row comes
+            transform = functools.cache(make_transform)  # created for the first long row
 
             def project(rows: slice) -> Projections:
                 entries = source.read_sparse(rows)
@@ -338,49 +341,13 @@ class CirculantEncoder(Encoder):
 
 
 def _is_sound(energy: NDArray[np.float64]) -> bool:
-    """Tell whether spectra with these mean squares make projections that are neither lost nor infinite."""
+    """Return whether projections by spectra of these mean squares neither underflow nor overflow."""
     return bool(((energy >= _LEAST_ENERGY) & (energy <= _LARGEST_ENERGY)).all())
 
 
 def _flip(rows: Vectors, centre: Vectors, signs: Vectors, out: Vectors) -> None:
-    """Centre rows, multiply them by the signs of each block and pad: into float32 (n, n_blocks, length)."""
+    """Centre rows, multiply them by the signs of each block, and pad them: `out` is float32 (n, n_blocks, length)."""
     values = out[:, :, : rows.shape[1]]
     np.subtract(rows[:, np.newaxis], centre, out=values)
     values *= signs
     out[:, :, rows.shape[1] :] = 0
-
-
-# Parameters are drawn from the raw words of PCG64, whose stream numpy guarantees; that of its distributions it does
-# not, and a seed should mean the same encoder for ever.
-
-
-def _draw_uniform(bits: np.random.PCG64, size: int) -> NDArray[np.float64]:
-    """Draw uniform numbers of 53 bits in [0, 1)."""
-    words: NDArray[np.uint64] = bits.random_raw(size)
-    return (words >> np.uint64(11)).astype(np.float64) * 2.0**-53
-
-
-def _draw_signs(bits: np.random.PCG64, size: int) -> NDArray[np.int8]:
-    """Draw +1 or -1, a bit each."""
-    words = bits.random_raw(-(-size // 64)).astype("<u8")
-    flips = np.unpackbits(words.view(np.uint8), count=size, bitorder="little").view(np.int8)
-    return np.int8(1) - np.int8(2) * flips
-
-
-def _flat_spectrum(bits: np.random.PCG64, length: int) -> Spectrum:
-    """Draw a half spectrum of modulus 1 with random phases: the circulant matrix is orthogonal."""
-    spectrum = np.exp(2j * np.pi * _draw_uniform(bits, length // 2 + 1))
-    single = [0, -1] if length % 2 == 0 else [0]  # DC and Nyquist are real
-    spectrum[single] = np.where(spectrum[single].real >= 0, 1, -1)
-    rounded: Spectrum = spectrum.astype(np.complex64)
-    return rounded
-
-
-def _gaussian_spectrum(bits: np.random.PCG64, length: int) -> Spectrum:
-    """Return the half spectrum of r ~ N(0, 1), drawn by the method of Box and Muller."""
-    from scipy import fft
-
-    radius = np.sqrt(-2 * np.log1p(-_draw_uniform(bits, length)))
-    r = radius * np.cos(2 * np.pi * _draw_uniform(bits, length))
-    spectrum: Spectrum = fft.rfft(r).astype(np.complex64)
-    return spectrum

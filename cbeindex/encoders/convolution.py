@@ -1,58 +1,53 @@
-"""Circular convolution of float32 rows with fixed vectors: the product by a circulant matrix, in O(n log n)."""
+"""Circular convolution of float32 rows with fixed vectors by FFT: products with circulant matrices in O(n log n)."""
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.tuning import tuning
 from .._core.typing import Spectrum, Vectors
 from .base import rows_per_block
 
-# From this length on a transform is cut in two, because one that leaves the second-level cache is slower (gain of the
-# cut measured at 2**16: 1.3x, 2**17: 1.1x, 2**18: 1.5x, 2**20: 1.6x).
-_LONG = 2**16
-# Elements that a stage of the cut transform works on at a time, so that they stay in the second-level cache.
-_STRIP = 2**15
-
 
 def fast_length(dim: int) -> int:
-    """Smallest length of at least `dim` whose real transform is fast (prime lengths cost 6-29x)."""
+    """Return the smallest length of at least `dim` whose real FFT is fast; prime lengths take 6 to 29 times as long."""
     from scipy import fft
 
     return int(fft.next_fast_len(dim, real=True))
 
 
 class CircularConvolution:
-    """Convolves rows with the vectors whose half spectra are given.
+    """Convolves rows with vectors that are given by their half spectra.
 
-    Every row is transformed alone, whatever batch it comes in, so its result has the same bits in any batch.
+    Every row is transformed on its own, so that its result does not depend on the batch, to the last bit.
 
     Parameters
     ----------
     spectrum : complex64 array of shape (n_blocks, length // 2 + 1)
-        Half spectra, as `scipy.fft.rfft` lays them out.
+        Half spectra in the layout of `scipy.fft.rfft`.
     length : int
     """
 
     def __init__(self, spectrum: Spectrum, length: int) -> None:
         self.length = length
         self._n_blocks = len(spectrum)
-        self._n_columns = _short_factor(length) if length >= _LONG else 1
+        self._n_columns = _short_factor(length) if length >= tuning().split_transform_length else 1
         if self._n_columns == 1:
             self._spectrum = spectrum
         else:
-            self._prepare_cut(spectrum)
+            self._prepare_split(spectrum)
 
     def __call__(self, rows: Vectors) -> Vectors:
         """Convolve `rows`, float32 of shape (n, n_blocks, length), each block with its own vector.
 
-        `rows` is overwritten; the result may be in its memory.
+        `rows` is overwritten, and the result may share its memory.
         """
-        return self._convolve_cut(rows) if self._n_columns > 1 else self._convolve_in_place(rows)
+        return self._convolve_split(rows) if self._n_columns > 1 else self._convolve_in_place(rows)
 
     def _convolve_in_place(self, rows: Vectors) -> Vectors:
-        """Convolve by real transforms that stay in the memory of `rows`: fresh memory costs up to twice the time."""
+        """Convolve by real transforms in the memory of `rows`: new memory would take up to twice the time."""
         from scipy import fftpack
 
-        # Laid out as [re 0, re 1, im 1, re 2, im 2, ...], with re length/2 at the end when the length is even.
+        # The layout is [re 0, re 1, im 1, re 2, im 2, ...], with re length/2 at the end if the length is even.
         transformed = fftpack.rfft(rows, axis=-1, overwrite_x=True)
         n_pairs = (self.length - 1) // 2
         pairs = transformed[..., 1 : 1 + 2 * n_pairs].view(np.complex64)
@@ -64,38 +59,39 @@ class CircularConvolution:
         return convolved
 
     def rows_per_block(self) -> int:
-        """Rows to convolve at a time; a long transform gains nothing from a second one beside it."""
+        """Return the number of rows to convolve at a time: one for split transforms, which do not gain from batches."""
         return 1 if self._n_columns > 1 else rows_per_block(self._n_blocks * self.length)
 
-    # A row of length N = N1 N2 as an (N1, N2) matrix: transform the columns (real, so half of the frequencies do),
-    # turn element (k1, n2) by exp(-2 pi i k1 n2 / N), transform the rows; place (k1, k2) then holds frequency
-    # k1 + N1 k2 (Cooley and Tukey's step). A convolution can leave its spectrum in that order, so nothing is ever
-    # transposed: multiply by the spectrum in the same order and go back the same way.
+    # The split transform is one step of the Cooley-Tukey algorithm. View a row of length N = N1 N2 as an (N1, N2)
+    # matrix. Transform the columns (they are real, so half of the frequencies suffice), multiply element (k1, n2) by
+    # the twiddle factor exp(-2 pi i k1 n2 / N), and transform the rows. Element (k1, k2) is then frequency k1 + N1 k2.
+    # A convolution needs no particular order of frequencies, so nothing is transposed: the spectrum is stored in this
+    # order, and the inverse takes the steps backwards.
 
-    def _prepare_cut(self, spectrum: Spectrum) -> None:
-        """Lay out the turns, there and back, and the spectra in the order of the cut transform."""
+    def _prepare_split(self, spectrum: Spectrum) -> None:
+        """Compute the twiddle factors and reorder the spectra for the split transform."""
         n_rest = self.length // self._n_columns
         first = np.arange(self._n_columns // 2 + 1)[:, np.newaxis]
         second = np.arange(n_rest)
-        self._turns: NDArray[np.complex64] = np.empty((len(first), n_rest), dtype=np.complex64)
-        for k in range(len(first)):  # by rows: complex128 of the whole would be twice the result
-            self._turns[k] = np.exp((-2j * np.pi * k / self.length) * second)
-        self._turns_back = self._turns.conj()
+        self._twiddles: NDArray[np.complex64] = np.empty((len(first), n_rest), dtype=np.complex64)
+        for k in range(len(first)):  # row by row: all of them in complex128 would take twice the memory
+            self._twiddles[k] = np.exp((-2j * np.pi * k / self.length) * second)
+        self._inverse_twiddles = self._twiddles.conj()
         frequency = first + self._n_columns * second
         mirrored = frequency > self.length // 2
         frequency[mirrored] = self.length - frequency[mirrored]
         self._spectrum = spectrum[:, frequency]
         np.conjugate(self._spectrum, out=self._spectrum, where=mirrored)
 
-    def _convolve_cut(self, rows: Vectors) -> Vectors:
-        """Convolve by the cut transform, one row after the other, in place."""
+    def _convolve_split(self, rows: Vectors) -> Vectors:
+        """Convolve by the split transform, row by row, in place."""
         from scipy import fftpack
 
         n_columns, n_rest = self._n_columns, self.length // self._n_columns
-        step = max(4, _STRIP // n_rest)
+        step = max(4, tuning().split_transform_values // n_rest)
         strip = np.empty((step, n_rest), dtype=np.complex64)
         for i, block in np.ndindex(rows.shape[:2]):
-            # Rows of `grid` become re 0, re 1, im 1, re 2, im 2, ..., with re N1/2 last when N1 is even.
+            # The rows of `grid` are re 0, re 1, im 1, re 2, im 2, ..., with re N1/2 last if N1 is even.
             grid = fftpack.rfft(rows[i, block].reshape(n_columns, n_rest), axis=0, overwrite_x=True)
             for start in range(1, (n_columns + 1) // 2, step):
                 stop = min(start + step, (n_columns + 1) // 2)
@@ -112,18 +108,18 @@ class CircularConvolution:
         return rows
 
     def _convolve_strip(self, part: NDArray[np.complex64], block: int, frequencies: slice) -> NDArray[np.complex64]:
-        """Turn, transform, multiply, and go back, for the rows of some first frequencies."""
+        """Transform the rows of some first frequencies, multiply by the spectrum, and transform back."""
         from scipy import fft
 
-        part *= self._turns[frequencies]
+        part *= self._twiddles[frequencies]
         part = fft.fft(part, axis=1, overwrite_x=True)
         part *= self._spectrum[block, frequencies]
         part = fft.ifft(part, axis=1, overwrite_x=True)
-        part *= self._turns_back[frequencies]
+        part *= self._inverse_twiddles[frequencies]
         return part
 
 
 def _short_factor(length: int) -> int:
-    """Divisor of `length` nearest to 512 by ratio, or 1 when there is none from 16 to 4,096."""
+    """Return the divisor of `length` nearest to 512 by ratio, or 1 if there is none from 16 to 4,096."""
     divisors = [n for n in range(16, 4097) if length % n == 0]
     return min(divisors, key=lambda n: abs(np.log(n / 512)), default=1)

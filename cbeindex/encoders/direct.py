@@ -1,4 +1,4 @@
-"""Circular convolution of sparse rows with fixed vectors, entry by entry, where that is less work than a transform."""
+"""Convolution of sparse rows with fixed vectors, entry by entry: faster than FFT for rows with few entries."""
 
 from __future__ import annotations
 
@@ -8,34 +8,29 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
+from .._core.tuning import tuning
 from .._core.typing import Doubles, Floats, Projections, Spectrum, Vectors
 from ..data.sparserows import SparseRows
 
-# A product and a sum of this way cost so much less than one of the length log2(length) steps of a transform (measured
-# with 256 entries and 2,048 bits: 5.7 at 25,600, 5 at 131,072 and 2.7 at 2**20, where r leaves the cache).
-_GAIN = 4
-# Projections summed at a time, in the first-level cache.
-_TILE = 1024
-
 
 def most_entries(n_bits: int, length: int) -> int:
-    """Tell up to how many entries of a row the direct way is the faster one."""
+    """Return the number of entries of a row up to which direct convolution is faster than a transform."""
     n_blocks = -(-n_bits // length)
-    return int(_GAIN * n_blocks * length * math.log2(max(2, length)) / n_bits)
+    return int(tuning().direct_gain * n_blocks * length * math.log2(max(2, length)) / n_bits)
 
 
 class DirectConvolution:
-    """Convolves sparse rows with the vectors whose half spectra are given: O(entries x n_bits).
+    """Convolves sparse rows with vectors that are given by their half spectra, in O(entries * n_bits).
 
-    Every row is convolved alone, whatever batch it comes in, so its result has the same bits in any batch.
+    Every row is convolved on its own, so that its result does not depend on the batch, to the last bit.
 
     Parameters
     ----------
     spectrum : complex64 array of shape (n_blocks, length // 2 + 1)
     signs : float32 array of shape (n_blocks, dim)
-        Rows are multiplied by them first.
+        Factors of the centred rows.
     centre : float32 array of shape (dim,)
-        Subtracted from rows before that.
+        Subtracted from rows before the signs are applied.
     length, n_bits : int
     """
 
@@ -44,7 +39,8 @@ class DirectConvolution:
 
         self._signs, self._length, self._n_bits = signs, length, n_bits
         self.most_entries = most_entries(n_bits, length)
-        circles: NDArray[np.float32] = np.empty((len(spectrum), length + min(_TILE, length)), dtype=np.float32)
+        tile = min(tuning().direct_tile, length)
+        circles: NDArray[np.float32] = np.empty((len(spectrum), length + tile), dtype=np.float32)
         for circle, half in zip(circles, spectrum, strict=True):
             circle[:length] = fft.irfft(half.astype(np.complex128), n=length)
             circle[length:] = circle[: len(circle) - length]
@@ -64,7 +60,10 @@ class DirectConvolution:
         )
 
     def _project_centre(self, centre: Vectors) -> Doubles:
-        """Project the centre to float64: like a row where it has few entries, so that a row equal to it becomes 0."""
+        """Return the projections of the centre in float64.
+
+        A centre with few entries is projected like a row, so that the projections of an equal row are exactly 0.
+        """
         entries = SparseRows.from_dense(centre[np.newaxis], np.float32)
         projected: Doubles = np.zeros(self._n_bits)
         if len(entries.values) <= self.most_entries:
@@ -72,7 +71,7 @@ class DirectConvolution:
             return projected
         from scipy import fft
 
-        # With r as it was rounded, not with its spectrum: then what rows and centre share cancels to float64.
+        # Use r as rounded to float32, not its spectrum: the common part of rows and centre then cancels in float64.
         for block, (signs, circle) in enumerate(zip(self._signs, self._circles, strict=True)):
             start = block * self._length
             flipped = fft.rfft(centre.astype(np.float64) * signs, n=self._length)

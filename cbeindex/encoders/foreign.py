@@ -1,4 +1,4 @@
-"""Encoders that users bring: what an index needs of any encoder, whether it is one of ours or not."""
+"""Support for encoders of users: objects that have the methods of `Encoder` but may not derive from it."""
 
 from __future__ import annotations
 
@@ -8,27 +8,25 @@ from typing import Any
 import numpy as np
 
 from .._core.checks import as_count
+from .._core.tuning import tuning
 from .._core.typing import Projections
 from ..data.source import VectorSource
 from .base import Encoder
 from .circulant import KINDS
 
 LARGEST_LENGTH = 1e18
-"""Of vectors whose distances float32 can hold, and so of their centre."""
-
-# Values of sparse rows that are dense at a time.
-_DENSE_FLOATS = 2**20
+"""Norm of vectors, and so of their centre, up to which float32 can represent distances."""
 
 
 def checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
-    """Return a copy of an encoder that a user made, after a look at whether it can be one."""
+    """Return a copy of an encoder that a user made; raise an error if it lacks what an index needs."""
     for name in ("dim", "n_bits", "fit", "project", "encode"):
         if not hasattr(encoder, name):
             raise TypeError(f"encoder must be one of {KINDS}, or an object with dim, n_bits, fit, project and encode")
     if encoder.dim != as_count(dim, "dim"):
         raise ValueError(f"encoder must be for dim={dim}, got one for dim={encoder.dim}")
     if n_bits is not None and encoder.n_bits != as_count(n_bits, "n_bits"):
-        raise ValueError(f"n_bits is {n_bits}, but the encoder makes {encoder.n_bits} bits; leave n_bits out")
+        raise ValueError(f"n_bits must be omitted or {encoder.n_bits}, the bits of the encoder, got {n_bits}")
     length = np.linalg.norm(np.asarray(getattr(encoder, "centre", 0.0), dtype=np.float64))
     if not length <= LARGEST_LENGTH:
         raise ValueError(f"encoder must have a centre of length up to {LARGEST_LENGTH:g}, got {length:.3g}")
@@ -37,7 +35,7 @@ def checked_encoder(encoder: Any, dim: Any, n_bits: Any) -> Encoder:
 
 
 def is_ready(encoder: Encoder) -> bool:
-    """Tell whether an encoder can be used as it is; one that does not say so can."""
+    """Return whether an encoder needs no fitting; encoders without `is_fitted` do not."""
     return bool(getattr(encoder, "is_fitted", True))
 
 
@@ -49,17 +47,17 @@ def fitted_copy(prototype: Encoder, sample: Any) -> Encoder:
 
 
 def project_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> Projections:
-    """Project rows; encoders that are not ours need not know about threads, nor about sparse rows."""
+    """Project rows; encoders of users need not support threads or sparse rows."""
     if isinstance(encoder, Encoder):
         return encoder.project_source(rows, n_threads)
     if not rows.is_sparse:
         return np.asarray(encoder.project(rows.read(slice(None))), dtype=np.float32)
-    parts = [encoder.project(block) for _, block in rows.blocks(_DENSE_FLOATS)]
+    parts = [encoder.project(block) for _, block in rows.blocks(tuning().foreign_block_floats)]
     return np.concatenate([np.empty((0, encoder.n_bits)), *parts]).astype(np.float32)
 
 
 def same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:
-    """Tell whether codes of the one are codes of the other."""
+    """Return whether two encoders give every vector the same code."""
     if not isinstance(ours, Encoder) or not isinstance(theirs, Encoder) or ours.config() != theirs.config():
         return False
     arrays, others = ours.to_arrays(), theirs.to_arrays()

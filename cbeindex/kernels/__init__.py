@@ -1,9 +1,12 @@
-"""All compiled code and nothing else; its modules, and numba with them, are imported when they are first used."""
+"""All compiled code and nothing else.
+
+Modules, and numba with them, are imported on first use: `import cbeindex` stays fast.
+"""
 
 import importlib
 from types import ModuleType
 
-_MODULES = ("asymmetric", "cells", "centroids", "exact", "hamming", "merging", "shifts", "tables")
+_MODULES = ("asymmetric", "cascade", "cells", "centroids", "exact", "hamming", "merging", "shifts", "tables", "topk")
 
 
 def __getattr__(name: str) -> ModuleType:

@@ -1,13 +1,15 @@
-"""Distances of a real-valued query to packed bits.
+"""Estimated distances between real-valued queries and packed codes.
 
-The projections q of a query are quantised to magnitudes m = 0 ... 15 times a step. With x the bits in which a code
-differs from the signs of q, the product of q with the +-1 signs of the code is step (sum m - 2 sum of m over x), and
-the sum over x is four AND and POPCNT passes over the bit planes of m. A row's distance is then
+The projections q of a query are quantised to magnitudes m = 0 ... 15 times a step. Let x be the positions at which a
+code differs from the signs of q. The product of q with the +-1 signs of the code is step * (sum of m - 2 * sum of m
+over x), and the sum over x takes four AND and POPCNT passes over the bit planes of m: the weight of the row. The
+distance of a row is
 
     offset + query_offset - factor * product
 
-with two numbers for each row and one for each query (see `rerank.py`). Codes and keys are those of `hamming.py`, except
-that the upper half of a key is the distance, a float32 whose bits are arranged to order like an integer.
+with two numbers for each row and one for each query (see `distances/estimator.py`). Codes are laid out as in
+`distances.py`. Keys are those of `topk.py`, except that their upper half is a float32 distance whose bits are
+rearranged to order like an integer.
 """
 
 from typing import Any
@@ -16,20 +18,22 @@ import numpy as np
 
 from .._core.typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
 from . import lanes
-from .cells import in_order_of_cells
-from .hamming import keep_smallest, put_ascending
+from .cells import order_by_cell
+from .distances import transpose_tails
 from .jit import njit
 from .popcount import popcount64
 from .prefetch import prefetch
+from .topk import keep_smallest, put_ascending
 
 
 @njit(cache=True, nogil=True)
 def add_weights(
     query: Codes, planes: Codes, word: int, columns: Codes, n_words: int, first: int, last: int, out: Distances
 ) -> None:
-    """Add to `out` the weights of the bits that differ over words from `word` on, for rows [first, last).
+    """Add to `out` the weights of rows [first, last) over the words from `word` on.
 
-    They are stored word by word: `columns` is (n_words or more, 512). The ends are taken to be multiples of 16.
+    `columns`, (n_words or more, 512), holds the words of the rows, word by word. `first` is a multiple of 16, and the
+    kernel reads and writes up to the multiple of 16 after `last`.
     """
     for row in range(first, last, 16):
         lanes.add_weights(query, planes, word, columns, n_words, row, out)
@@ -37,7 +41,7 @@ def add_weights(
 
 @njit(cache=True, nogil=True)
 def weight_of_words(words: Codes, query: Codes, p0: Codes, p1: Codes, p2: Codes, p3: Codes) -> Any:
-    """Weight of the bits in which `words` differ from `query`."""
+    """Return the weight of the positions at which `words` and `query` differ."""
     w0, w1, w2, w3 = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
     for w in range(words.size):
         x = words[w] ^ query[w]
@@ -52,7 +56,7 @@ def weight_of_words(words: Codes, query: Codes, p0: Codes, p1: Codes, p2: Codes,
 def add_weights_by_row(
     query: Codes, planes: Codes, n_head: int, tail: Codes, first_row: int, n_rows: int, out: Distances
 ) -> None:
-    """Add the weights of the tails of rows, one row after the other."""
+    """Add the tail weights of `n_rows` rows to `out`, row by row."""
     query_tail = query[n_head:]
     p0, p1, p2, p3 = planes[0, n_head:], planes[1, n_head:], planes[2, n_head:], planes[3, n_head:]
     for row in range(n_rows):
@@ -65,13 +69,14 @@ def add_weights_of_block(
     queries: Codes, planes: Codes, first: int, last: int, n_head: int, tail: Codes, first_row: int, n_rows: int,
     columns: Codes, out: Distances,
 ) -> None:  # fmt: skip
-    """Add the weights of the tails of a block for several queries, eight words at a time in the layout of the head."""
+    """Add the tail weights of a block for queries [first, last), transposed into the layout of the head.
+
+    `columns`, (8, 512), is scratch memory.
+    """
     n_tail = tail.shape[1]
     for begin in range(0, n_tail, 8):
         n_words = min(8, n_tail - begin)
-        for row in range(n_rows):
-            for w in range(n_words):
-                columns[w, row] = tail[first_row + row, begin + w]
+        transpose_tails(tail, first_row, n_rows, begin, n_words, columns, 0)
         for query in range(first, last):
             add_weights(queries[query], planes[query], n_head + begin, columns, n_words, 0, n_rows, out[query - first])
 
@@ -82,10 +87,10 @@ def scan(
     offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, start: int,
     stop: int, bounds: Floats, keys: Keys,
 ) -> None:  # fmt: skip
-    """Find, for each query, the keys of its nearest of rows [start, stop) within its bound, ascending, into `keys`.
+    """Write to `keys`, for each query, the keys of its nearest rows in [start, stop) within its bound, ascending.
 
-    What counts is the estimate less the query's margin times the row's spread. `keys`, (n_queries, k), has the largest
-    uint64 where there are fewer. `start` is the first row of a block.
+    Rows are compared by their estimate minus the margin of the query times the spread of the row. `keys`,
+    (n_queries, k), is padded with the largest uint64. `start` is a multiple of 512.
     """
     n_queries, k = keys.shape
     n_head = head.shape[1]
@@ -106,7 +111,7 @@ def scan(
             for query in range(first, last):
                 weights[query - first] = 0
                 add_weights(queries[query], planes[query], 0, head[block], n_head, 0, n_rows, weights[query - first])
-            if last - first < 4:  # too few to be worth another layout
+            if last - first < 4:  # transposing does not pay off for fewer than 4 queries
                 for query in range(first, last):
                     add_weights_by_row(
                         queries[query], planes[query], n_head, tail, first_row, n_rows, weights[query - first]
@@ -135,7 +140,7 @@ def visit(
     offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, cells: Rows,
     cell_offsets: Rows, keys: Keys,
 ) -> None:  # fmt: skip
-    """Find, for each query, the keys of its nearest rows in its cells, as `scan` does among all rows."""
+    """Write to `keys`, for each query, the keys of its nearest rows in its cells, ascending, as `scan` does."""
     n_queries, k = keys.shape
     n_head, n_probes = head.shape[1], cells.shape[1]
     slack = min(k, 256)
@@ -144,7 +149,7 @@ def visit(
     nearest = np.full(n_queries, np.inf, dtype=np.float32)
     weights = np.empty(512, dtype=np.int32)
     distances = np.empty(512, dtype=np.float32)
-    for number in in_order_of_cells(cells, cell_offsets, k + slack):
+    for number in order_by_cell(cells, cell_offsets, k + slack):
         query, cell = number // n_probes, cells[number // n_probes, number % n_probes]
         total, step, shift, margin = totals[query], steps[query], query_offsets[query], margins[query]
         row, stop = cell_offsets[cell], cell_offsets[cell + 1]
@@ -178,16 +183,16 @@ def visit(
 def collect_within(
     distances: Floats, n_rows: int, bound: float, first_row: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
 ) -> int:
-    """Append the keys of rows within `bound`; return how many keys there are then.
+    """Append the keys of the rows within `bound`; return the new number of keys.
 
-    `distances` has room for a multiple of 16.
+    The capacity of `distances` is a multiple of 16.
     """
     bits = distances.view(np.int32)
     for begin in range(0, n_rows, 16):
         found = lanes.within(distances, begin, bound)
         if begin + 16 > n_rows:
             found &= (np.uint64(1) << np.uint64(n_rows - begin)) - np.uint64(1)
-        while found != 0:  # seldom, but for the first rows of a query
+        while found != 0:  # rare, except for the first rows of a query
             lowest = found & (~found + np.uint64(1))
             place = begin + np.int64(popcount64(lowest - np.uint64(1)))
             row = first_row + place
@@ -200,14 +205,17 @@ def collect_within(
 
 @njit(cache=True, nogil=True)
 def key_of(bits: int, row: int) -> Any:
-    """Key of a row, from the bits of its float32 distance: for negative numbers all bits flip, for others the sign."""
+    """Return the key of a row from the bits of its float32 distance.
+
+    Flipping all bits of negative numbers, and the sign bit of others, makes the bits order like an unsigned integer.
+    """
     ordered = ~np.int64(bits) if bits < 0 else np.int64(bits) | 0x80000000
     return (np.uint64(ordered & 0xFFFFFFFF) << np.uint64(32)) | np.uint64(row)
 
 
 @njit(cache=True, nogil=True)
 def float_of_key(key: Any) -> Any:
-    """Return the distance of a key."""
+    """Return the distance that a key contains."""
     ordered = np.int64(key >> np.uint64(32))
     bits = np.empty(1, dtype=np.int32)
     bits[0] = np.int32(ordered & 0x7FFFFFFF) if ordered >= 0x80000000 else np.int32(~ordered)
@@ -216,7 +224,7 @@ def float_of_key(key: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def weigh_rows(queries: Codes, planes: Codes, head: Codes, tail: Codes, rows: Rows, out: Distances) -> None:
-    """Weights of the bits that differ, from each query to its own rows: `rows` and `out` are (n_queries, any)."""
+    """Write the weights of the rows of each query to `out`; `rows` and `out` are (n_queries, any)."""
     n_head, n_tail = head.shape[1], tail.shape[1]
     words = np.empty(n_head, dtype=np.uint64)
     for query in range(rows.shape[0]):

@@ -1,33 +1,27 @@
-"""Cells: the rows of a segment that are near to the same centroid stand together, and few cells are looked at.
+"""Search in cells: the rows nearest to the same centroid are stored contiguously, and a query probes a few cells.
 
-Codes and keys are those of `hamming.py`; cell c has the rows [offsets[c], offsets[c + 1]).
+Cell c has the rows [offsets[c], offsets[c + 1]). Codes are laid out as in `distances.py`, and keys as in `topk.py`.
 """
 
 import numpy as np
 
 from .._core.typing import Codes, Distances, Keys, Mask, Ranks, Rows
-from .hamming import (
-    add_distances,
-    add_tails,
-    append_nearer,
-    drop_hidden,
-    finish,
-    prefix_limits,
-    rows_within,
-    step_of_tally,
-)
+from .cascade import prefix_limits
+from .distances import add_distances, add_tails, transpose_tails
 from .jit import njit
+from .topk import append_nearer, drop_hidden, finish, rows_within, tally_shift
 
-# Visits to a cell that are made together.
-_TOGETHER = 16
+# Queries that are measured together when they probe the same cell.
+_BATCH = 16
 
 
 @njit(cache=True, nogil=True)
-def in_order_of_cells(cells: Rows, offsets: Rows, n_first: int) -> Rows:
-    """Order the visits of all queries to their cells, (n_queries, n_probes): numbers query * n_probes + probe.
+def order_by_cell(cells: Rows, offsets: Rows, n_first: int) -> Rows:
+    """Return the order in which to make the probes of all queries, as numbers query * n_probes + probe.
 
-    Queries that visit the same cell do so one after the other. Each query first visits the nearest cells that have
-    `n_first` rows together, before any visits others: the rows that it has found then rule out most of the rest.
+    Probes of the same cell are consecutive. The nearest cells of each query, up to `n_first` rows, come before all
+    other probes: the rows found there give a bound that rules out most of the remaining rows. `cells` is
+    (n_queries, n_probes).
     """
     n_cells, n_probes = offsets.size - 1, cells.shape[1]
     turns = np.empty(cells.shape, dtype=np.int64)
@@ -57,12 +51,13 @@ def find_crowded(
 ) -> tuple[int, int]:
     """Find the queries for which more than a quarter of the rows are within the limit of the head.
 
-    `distances` has a row for each of `numbers`. Those found, and their places, stand in the front of `crowded` and
-    `places`; returned are their number, and how many rows are within their limits.
+    `distances` has one row for each of `numbers`. The queries found and their rows in `distances` are written to
+    `crowded` and `places`. Returns the number of these queries, and the number of rows within their limits.
     """
     n_crowded, n_all = 0, 0
     for i in range(distances.shape[0]):
-        of_query, limit = distances[i], np.int32(limits[numbers[i], 0])  # as wide as distances: vectors of 8
+        of_query = distances[i]
+        limit = np.int32(limits[numbers[i], 0])  # int32 like distances, so that LLVM vectorises the loop
         n_near = 0
         for row in range(of_query.size):
             n_near += of_query[row] <= limit
@@ -75,24 +70,14 @@ def find_crowded(
 
 
 @njit(cache=True, nogil=True)
-def stand_up(tail: Codes, row: int, n: int, columns: Codes, at: int) -> None:
-    """Bring the tails of `n` rows from `row` on into columns, (n_tail, any), from place `at` on."""
-    n_tail = tail.shape[1]
-    for begin in range(0, n_tail, 8):  # few lines of memory are written to at a time
-        for i in range(n):
-            for w in range(begin, min(begin + 8, n_tail)):
-                columns[w, at + i] = tail[row + i, w]
-
-
-@njit(cache=True, nogil=True)
 def add_columns(
     query_tails: Codes, numbers: Rows, places: Rows, n: int, columns: Codes, first: int, last: int, stage_ends: Keys,
     limits: Rows, more: Distances, distances: Distances,
 ) -> None:  # fmt: skip
-    """Add the tails of rows [first, last) to their distances from `n` queries, stage by stage, as `add_tails` does.
+    """Add transposed tails of rows [first, last) to their distances from `n` queries, in stages like `add_tails`.
 
-    A row that exceeds a limit is put so far away that it exceeds all others. `limits`, a row for each query of all, has
-    that of the head as well. `more` is scratch of the shape of `distances`.
+    Rows that exceed the limit of a stage get a distance beyond all other limits. `limits` has one row per query: the
+    limit of the head, then those of the stages. `more` is scratch memory of the shape of `distances`.
     """
     begin = 0
     for stage in range(stage_ends.size):
@@ -113,28 +98,28 @@ def nearest(
     queries: Codes, query_tails: Codes, head: Codes, tail: Codes, cells: Rows, offsets: Rows, hidden: Mask,
     ranks: Ranks, n_bits: int, stage_ends: Keys, prefix_bits: Rows, z: float, keys: Keys,
 ) -> int:  # fmt: skip
-    """Find, for each query, the keys of its nearest rows in its cells, ascending, into `keys`; return rows measured.
+    """Write to `keys`, for each query, the keys of its nearest rows in its cells, ascending; return the rows measured.
 
-    The cascade as in `hamming.py`: what a query has found so far gives a bound on the k-th distance, and it a limit for
-    the heads of the rows to come. Rows over the limit are left there and then, so nothing is kept of them. Where heads
-    rule out few rows for several of the queries that visit a cell, its tails are brought into the layout of the head.
+    This is the cascade of `cascade.py`, one cell at a time: the rows found so far bound the k-th distance, which limits
+    the head distances of the rows that follow. Rows beyond the limit are skipped at once. If heads rule out few rows
+    for several queries that probe a cell, the tails of the cell are transposed into the layout of the head.
     """
     n_queries, k = keys.shape
     n_probes, n_tail = cells.shape[1], tail.shape[1]
-    shift = step_of_tally(n_bits)
+    shift = tally_shift(n_bits)
     found = np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64)
     tallies = np.zeros((n_queries, (n_bits >> shift) + 1), dtype=np.int32)
     states = np.zeros((n_queries, 3), dtype=np.int64)
     states[:, 1] = n_bits >> shift
     limits = np.full((n_queries, prefix_bits.size), n_bits, dtype=np.int64)
-    distances, more = np.empty((_TOGETHER, 512), dtype=np.int32), np.empty((_TOGETHER, 512), dtype=np.int32)
+    distances, more = np.empty((_BATCH, 512), dtype=np.int32), np.empty((_BATCH, 512), dtype=np.int32)
     rows, near = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
-    numbers, places = np.empty(_TOGETHER, dtype=np.int64), np.arange(_TOGETHER)
-    crowded, crowded_places = np.empty(_TOGETHER, dtype=np.int64), np.empty(_TOGETHER, dtype=np.int64)
-    is_crowded = np.zeros(_TOGETHER, dtype=np.bool_)
-    columns = np.zeros((n_tail, 528), dtype=np.uint64)  # a step of 4 KiB would have all words share a few cache lines
+    numbers, places = np.empty(_BATCH, dtype=np.int64), np.arange(_BATCH)
+    crowded, crowded_places = np.empty(_BATCH, dtype=np.int64), np.empty(_BATCH, dtype=np.int64)
+    is_crowded = np.zeros(_BATCH, dtype=np.bool_)
+    columns = np.zeros((n_tail, 528), dtype=np.uint64)  # rows of 4 KiB would map all words to a few cache sets
     n_measured, begin = 0, 0
-    order = in_order_of_cells(cells, offsets, 2 * k)
+    order = order_by_cell(cells, offsets, 2 * k)
     flat = cells.ravel()
     while begin < order.size:
         cell, end = flat[order[begin]], begin + 1
@@ -145,26 +130,27 @@ def nearest(
             block, at = row // 512, row % 512
             first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
             n = min(stop, block * 512 + 512) - row
-            stands = False
-            for visit in range(begin, end, _TOGETHER):
-                n_visits = min(_TOGETHER, end - visit)
-                for i in range(n_visits):
-                    numbers[i] = order[visit + i] // n_probes
+            is_transposed = False
+            for probe in range(begin, end, _BATCH):
+                n_batch = min(_BATCH, end - probe)
+                for i in range(n_batch):
+                    numbers[i] = order[probe + i] // n_probes
                     distances[i, first:last], is_crowded[i] = 0, False
-                add_distances(queries, numbers, places, n_visits, 0, head[block], first, last, distances)
+                add_distances(queries, numbers, places, n_batch, 0, head[block], first, last, distances)
                 if n_tail > 0 and end - begin >= 4:
                     n_crowded, n_near = find_crowded(
-                        distances[:n_visits, at : at + n], numbers, limits, crowded, crowded_places, is_crowded
+                        distances[:n_batch, at : at + n], numbers, limits, crowded, crowded_places, is_crowded
                     )
                     n_measured += n_near
-                    if n_crowded > 0 and not stands:
-                        stand_up(tail, row, n, columns, at)
-                        stands = True
+                    if n_crowded > 0 and not is_transposed:
+                        for word in range(0, n_tail, 8):  # writes to 8 cache lines at a time
+                            transpose_tails(tail, row, n, word, min(8, n_tail - word), columns[word:], at)
+                        is_transposed = True
                     add_columns(
                         query_tails, crowded, crowded_places, n_crowded, columns, first, last, stage_ends, limits, more,
                         distances,
                     )  # fmt: skip
-                for i in range(n_visits):
+                for i in range(n_batch):
                     query = numbers[i]
                     limit, bound = limits[query], states[query, 1]
                     farthest = limit[limit.size - 1 if is_crowded[i] else 0]

@@ -1,9 +1,9 @@
-"""Centroids of codes: how their bits are counted, and which of them is near to a code.
+"""Centroids of codes: counting bits for their means, and finding the centroids nearest to a code.
 
-A centroid has at each place a sign and a weight: one if its bit is in `ones`, two more if it is in `twos`. All three
-are stored word by word, (n_blocks, n_words, 512), like the heads of codes. The product of a code and a centroid, with
-bits as +1 and -1, is the sum of the weights less twice that of the places where they differ; times `scales` it is a
-cosine.
+A centroid has a sign and a weight at each position: 1 if the bit of `ones` is set, plus 2 if that of `twos` is set.
+Signs, ones and twos are stored word by word, (n_blocks, n_words, 512), like the heads of codes. With bits as +1 and -1,
+the product of a code and a centroid is `totals`, the sum of all weights, minus twice the weight of the positions where
+the two differ. The product times `scales` is a cosine.
 """
 
 import numpy as np
@@ -15,7 +15,7 @@ from .lanes import add_weighted
 
 @njit(cache=True, nogil=True)
 def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
-    """Count the ones at each place of the codes of each cell: `counts` is (n_cells, 64 n_words)."""
+    """Count the ones at each position of the codes of each cell: `counts` is (n_cells, 64 n_words)."""
     n_words = words.shape[1]
     for row in range(words.shape[0]):
         into = counts[cells[row]]
@@ -29,9 +29,9 @@ def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
 def weigh_all(
     codes: Codes, first: int, n: int, signs: Codes, ones: Codes, twos: Codes, n_cells: int, out: Distances
 ) -> None:
-    """Weights of the places where `n` codes, at most 4, differ from all centroids, into rows of `out`.
+    """Write to `out` the weights of the positions at which `n` codes, at most 4, differ from each centroid.
 
-    Those after the last centroid, up to a multiple of 16, get some number as well.
+    Entries after the last centroid, up to a multiple of 16, are written too and have no meaning.
     """
     out[:n] = 0
     for block in range(signs.shape[0]):
@@ -49,14 +49,14 @@ def weigh_all(
 def assign(
     words: Codes, signs: Codes, ones: Codes, twos: Codes, totals: Rows, scales: Doubles, n_cells: int, out: Rows
 ) -> None:
-    """Find the centroid that has the largest cosine with each code, the first of equal ones, into `out`."""
-    apart = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
+    """Write to `out` the centroid with the largest cosine for each code; ties go to the lower number."""
+    differing = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
     for row in range(words.shape[0]):
         if row % 4 == 0:
-            weigh_all(words, row, min(4, words.shape[0] - row), signs, ones, twos, n_cells, apart)
+            weigh_all(words, row, min(4, words.shape[0] - row), signs, ones, twos, n_cells, differing)
         nearest_cell, largest = 0, -2.0
         for cell in range(n_cells):
-            cosine = (totals[cell] - 2 * apart[row % 4, cell]) * scales[cell]
+            cosine = (totals[cell] - 2 * differing[row % 4, cell]) * scales[cell]
             if cosine > largest:
                 nearest_cell, largest = cell, cosine
         out[row] = nearest_cell
@@ -66,25 +66,25 @@ def assign(
 def choose(
     queries: Codes, signs: Codes, ones: Codes, twos: Codes, totals: Rows, scales: Doubles, n_cells: int, out: Rows
 ) -> None:
-    """Find the nearest cells of each query by cosine, nearest first, the first of equally near ones first, into `out`.
+    """Write to `out` the nearest cells of each query by cosine, nearest first; ties go to the lower number.
 
-    A cosine is told to 1 / 1,024, so that cells are put in order by counting.
+    Cosines are rounded to 1 / 1,024, so that a counting sort orders the cells.
     """
     n_chosen = out.shape[1]
-    apart = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
+    differing = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
     distances = np.empty(n_cells, dtype=np.int32)
     places = np.empty(2050, dtype=np.int64)
     for query in range(queries.shape[0]):
         if query % 4 == 0:
-            weigh_all(queries, query, min(4, queries.shape[0] - query), signs, ones, twos, n_cells, apart)
+            weigh_all(queries, query, min(4, queries.shape[0] - query), signs, ones, twos, n_cells, differing)
         places[:] = 0
         for cell in range(n_cells):
-            cosine = (totals[cell] - 2 * apart[query % 4, cell]) * scales[cell]
+            cosine = (totals[cell] - 2 * differing[query % 4, cell]) * scales[cell]
             distances[cell] = np.int32(1024 * (1 - min(1.0, max(-1.0, cosine))))
         for cell in range(n_cells):
             places[distances[cell] + 1] += 1
         last = 0
-        while places[last + 1] + places[last] < n_chosen:  # the distance of the last cell that is chosen
+        while places[last + 1] + places[last] < n_chosen:  # up to the distance of the last cell chosen
             places[last + 1] += places[last]
             last += 1
         chosen = out[query]

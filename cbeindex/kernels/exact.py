@@ -1,4 +1,4 @@
-"""Exact distances from queries to kept vectors, of those candidates that can still be among the nearest."""
+"""Exact distances between queries and stored vectors, for the candidates that can still be among the nearest."""
 
 from typing import Any
 
@@ -8,23 +8,23 @@ from .._core.typing import Floats, Ids, Rows, SparseIndices, Vectors
 from .jit import njit
 from .prefetch import prefetch
 
-# Sums are taken in float64 in any order, so they are right to far less than a float32 can tell. Rough ones in float32,
-# which take half the time, rule out most candidates before.
+# Sums are accumulated in float64 and in any order: their error is far below the resolution of float32. Sums in float32,
+# which take half the time, rule out most candidates first.
 
 
 @njit(cache=True, nogil=True, fastmath=True)
 def squared_distance(row: Vectors, query: Vectors) -> Any:
-    """Squared Euclidean distance."""
+    """Return the squared Euclidean distance."""
     total = 0.0
     for i in range(query.size):
-        apart = np.float64(row[i]) - np.float64(query[i])
-        total += apart * apart
+        difference = np.float64(row[i]) - np.float64(query[i])
+        total += difference * difference
     return total
 
 
 @njit(cache=True, nogil=True, fastmath=True)
 def product(row: Vectors, query: Vectors) -> Any:
-    """Inner product."""
+    """Return the inner product."""
     total = 0.0
     for i in range(query.size):
         total += np.float64(row[i]) * np.float64(query[i])
@@ -33,7 +33,7 @@ def product(row: Vectors, query: Vectors) -> Any:
 
 @njit(cache=True, nogil=True, fastmath=True)
 def square_and_product(row: Vectors, query: Vectors) -> Any:
-    """Squared norm of a row, and its inner product with the query, in one pass."""
+    """Return the squared norm of a row, and its inner product with the query, in one pass."""
     square, total = 0.0, 0.0
     for i in range(query.size):
         value = np.float64(row[i])
@@ -44,17 +44,17 @@ def square_and_product(row: Vectors, query: Vectors) -> Any:
 
 @njit(cache=True, nogil=True, fastmath=True)
 def rough_squared_distance(row: Vectors, query: Vectors) -> Any:
-    """Squared Euclidean distance in float32."""
+    """Return the squared Euclidean distance, summed in float32."""
     total = np.float32(0)
     for i in range(query.size):
-        apart = row[i] - query[i]
-        total += apart * apart
+        difference = row[i] - query[i]
+        total += difference * difference
     return total
 
 
 @njit(cache=True, nogil=True, fastmath=True)
 def rough_square_and_product(row: Vectors, query: Vectors) -> Any:
-    """Squared norm of a row, and its inner product with the query, in float32."""
+    """Return the squared norm of a row, and its inner product with the query, summed in float32."""
     square, total = np.float32(0), np.float32(0)
     for i in range(query.size):
         square += row[i] * row[i]
@@ -64,9 +64,9 @@ def rough_square_and_product(row: Vectors, query: Vectors) -> Any:
 
 @njit(cache=True, nogil=True)
 def is_farther(row: Vectors, query: Vectors, query_square: float, metric: int, slack: float, bound: float) -> Any:
-    """Tell that a row is farther than `bound`, by sums in float32 that may be wrong by a share of `slack`.
+    """Return True if a row is certainly farther than `bound`, by float32 sums with a relative error of up to `slack`.
 
-    Where float32 cannot hold the sums, nothing is told.
+    Returns False if float32 cannot represent the sums.
     """
     if metric == 0:
         return np.float64(rough_squared_distance(row, query)) * (1 - slack) > bound
@@ -74,23 +74,23 @@ def is_farther(row: Vectors, query: Vectors, query_square: float, metric: int, s
     if not (1e-30 < row_square < 1e36 and 1e-30 < query_square < 1e36):
         return False
     scale = np.sqrt(np.float64(row_square) * query_square)
-    if metric == 1:  # the bound itself was rounded, which may be more than all products differ by
+    if metric == 1:  # the bound is rounded to float32 too
         return 1 - np.float64(total) - slack * scale - 2e-7 * abs(bound) > bound
     return 1 - np.float64(total) / scale - slack > bound
 
 
 @njit(cache=True, nogil=True)
 def cosine_distance(total: float, square: float) -> Any:
-    """Cosine distance, from the inner product and the product of the squared norms; 1 for a vector of zeros."""
+    """Return the cosine distance from the inner product and the product of the squared norms; 1 for zero vectors."""
     if square == 0:
         return np.float32(1)
     distance = 1 - total / np.sqrt(square)
-    return np.float32(0 if abs(distance) < 1e-15 else distance)  # what rounding leaves of 1 - 1
+    return np.float32(0 if abs(distance) < 1e-15 else distance)  # rounding of 1 - 1
 
 
 @njit(cache=True, nogil=True)
 def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) -> Any:
-    """Distance under a metric: 0 is l2, 1 is ip, 2 is cosine."""
+    """Return the distance under a metric: 0 is l2, 1 is ip, 2 is cosine."""
     if metric == 0:
         return np.float32(squared_distance(row, query))
     if metric == 1:
@@ -103,9 +103,9 @@ def distance_of(row: Vectors, query: Vectors, query_square: float, metric: int) 
 def sparse_distance_of(
     indices: SparseIndices, values: Vectors, begin: int, end: int, query: Vectors, query_square: float, metric: int
 ) -> Any:
-    """Distance under ip (1) or cosine (2) of a row that has the entries [begin, end); NaN if those cannot be."""
+    """Return the ip (1) or cosine (2) distance of the row with the entries [begin, end); NaN if these are invalid."""
     square, total = 0.0, 0.0
-    if begin < 0 or end < begin or end > values.size:  # a file may say anything
+    if begin < 0 or end < begin or end > values.size:  # files are not trusted
         return np.float32(np.nan)
     for i in range(begin, end):
         if indices[i] < 0 or indices[i] >= query.size:
@@ -120,7 +120,7 @@ def sparse_distance_of(
 
 @njit(cache=True, nogil=True)
 def insert(distance: float, id_: int, distances: Floats, ids: Ids, n: int) -> None:
-    """Put an answer in its place among the first `n`, by distance and id, if there is room or one is farther."""
+    """Insert a result into the first `n`, which are sorted by (distance, id); drop the last if all slots are taken."""
     at = min(n, distances.size - 1)
     if n > at and (distance > distances[at] or (distance == distances[at] and id_ > ids[at])):
         return
@@ -132,7 +132,7 @@ def insert(distance: float, id_: int, distances: Floats, ids: Ids, n: int) -> No
 
 @njit(cache=True, nogil=True)
 def order_of(lower: Floats) -> Any:
-    """Order candidates by what their distances are at least; as they come where that does not fall."""
+    """Return the order of ascending lower bounds; skip the sort if they ascend already."""
     for i in range(1, lower.size):
         if lower[i] < lower[i - 1]:
             return np.argsort(lower)
@@ -142,19 +142,20 @@ def order_of(lower: Floats) -> Any:
 @njit(cache=True, nogil=True)
 def nearest(
     queries: Vectors, vectors: Vectors, ids: Ids, rows: Rows, counts: Rows, lower: Floats, metric: int,
-    distances: Floats, answers: Ids, n_read: Rows,
+    distances: Floats, result_ids: Ids, n_read: Rows,
 ) -> None:  # fmt: skip
-    """Find, for each query, the nearest of its candidates: `distances` and `answers`, (n_queries, k), ascending.
+    """Write the `k` nearest candidates of each query to `distances` and `result_ids`, (n_queries, k), ascending.
 
-    Query i has the candidates `rows[i, :counts[i]]`, whose distances are at least `lower[i]`; those that cannot be
-    among the nearest are not read. Where there are fewer than k, infinity and -1 stand.
+    Query i has the candidates `rows[i, :counts[i]]`, and `lower[i]` holds lower bounds on their distances. Candidates
+    whose bound exceeds the k-th distance so far are not read. Missing results have distance infinity and id -1.
+    `n_read` counts the vectors read.
     """
     k, dim = distances.shape[1], vectors.shape[1]
-    slack = 1e-6 * np.sqrt(dim)  # errors of sums grow as the root of their length: eight float32 roundings of each term
+    slack = 1e-6 * np.sqrt(dim)  # rounding errors grow with the square root of dim: eight float32 roundings per term
     for query in range(queries.shape[0]):
         n = counts[query]
-        near, names = distances[query], answers[query]
-        near[:], names[:] = np.inf, -1
+        near, near_ids = distances[query], result_ids[query]
+        near[:], near_ids[:] = np.inf, -1
         square = product(queries[query], queries[query]) if metric != 0 else 0.0
         order = order_of(lower[query, :n])
         for i in range(n):
@@ -167,26 +168,26 @@ def nearest(
                     prefetch(vectors, ahead + j)
             n_read[query] += 1
             if i < k or not is_farther(vectors[row], queries[query], square, metric, slack, near[k - 1]):
-                insert(distance_of(vectors[row], queries[query], square, metric), ids[row], near, names, i)
+                insert(distance_of(vectors[row], queries[query], square, metric), ids[row], near, near_ids, i)
 
 
 @njit(cache=True, nogil=True)
 def nearest_sparse(
     query_offsets: Rows, query_indices: SparseIndices, query_values: Vectors, dim: int, offsets: Rows,
     indices: SparseIndices, values: Vectors, ids: Ids, rows: Rows, counts: Rows, lower: Floats, metric: int,
-    distances: Floats, answers: Ids, n_read: Rows,
+    distances: Floats, result_ids: Ids, n_read: Rows,
 ) -> bool:  # fmt: skip
-    """Do as `nearest` for sparse queries and vectors, under ip or cosine; return whether all rows read can be rows."""
+    """Do as `nearest` for sparse queries and vectors under ip or cosine; return False if a row read is invalid."""
     k = distances.shape[1]
-    asked = np.zeros(dim, dtype=np.float32)  # one query at a time, so that it stays in the cache
+    dense_query = np.zeros(dim, dtype=np.float32)  # one dense query at a time stays in the cache
     for query in range(query_offsets.size - 1):
         square = 0.0
         for i in range(query_offsets[query], query_offsets[query + 1]):
-            asked[query_indices[i]] = query_values[i]
+            dense_query[query_indices[i]] = query_values[i]
             square += np.float64(query_values[i]) * np.float64(query_values[i])
         n = counts[query]
-        near, names = distances[query], answers[query]
-        near[:], names[:] = np.inf, -1
+        near, near_ids = distances[query], result_ids[query]
+        near[:], near_ids[:] = np.inf, -1
         order = order_of(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:
@@ -195,16 +196,16 @@ def nearest_sparse(
                 prefetch(offsets, rows[query, order[i + 8]])
             if i + 4 < n:
                 ahead = offsets[rows[query, order[i + 4]]]
-                for j in range(0, 48, 16):  # most of an entry list, or all of it
+                for j in range(0, 48, 16):  # the first 48 entries: all of most rows
                     prefetch(indices, ahead + j)
                     prefetch(values, ahead + j)
             row = rows[query, order[i]]
             begin, end = offsets[row], offsets[row + 1]
-            distance = sparse_distance_of(indices, values, begin, end, asked, square, metric)
+            distance = sparse_distance_of(indices, values, begin, end, dense_query, square, metric)
             if np.isnan(distance):
                 return False
-            insert(distance, ids[row], near, names, i)
+            insert(distance, ids[row], near, near_ids, i)
             n_read[query] += 1
         for i in range(query_offsets[query], query_offsets[query + 1]):
-            asked[query_indices[i]] = 0
+            dense_query[query_indices[i]] = 0
     return True

@@ -1,32 +1,85 @@
-"""numba's njit, for installations whose kernels cannot be cached on disk too."""
+"""The `njit` of all kernels, with a cache on disk that an edit of any kernel file invalidates."""
 
+import functools
+import hashlib
+import sys
 import warnings
 from collections.abc import Callable
+from importlib import resources
 from typing import Any
 
 import numba
+from numba.core.caching import CompileResultCacheImpl, FunctionCache
 
 _warned = False
 
 
-def njit(**options: Any) -> Callable[[Callable[..., Any]], Any]:
-    """Compile like `numba.njit`; where no directory for the cache can be written, compile anew in each process."""
+def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+    """Compile like `numba.njit`; `cache` stores machine code where numba would, keyed by the sources of all kernels.
+
+    If no cache directory is writable, a warning says so once and every process compiles the kernels again.
+    """
 
     def decorate(function: Callable[..., Any]) -> Any:
-        global _warned
-        try:
-            return numba.njit(**options)(function)
-        except RuntimeError as error:
-            if not options.get("cache") or "cannot cache" not in str(error):
-                raise
-        if not _warned:
-            _warned = True
-            warnings.warn(
-                "cbeindex cannot write compiled kernels to disk, so every process compiles them again (some seconds); "
-                "set NUMBA_CACHE_DIR to a directory that can be written",
-                RuntimeWarning,
-                stacklevel=2,
-            )
-        return numba.njit(**options | {"cache": False})(function)
+        kernel = numba.njit(**options)(function)
+        if cache and not numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+            try:
+                kernel._cache = _KernelCache(function)
+            except RuntimeError as error:
+                if "cannot cache" not in str(error):
+                    raise
+                _warn_once()
+        return kernel
 
     return decorate
+
+
+@functools.cache
+def sources_hash() -> str:
+    """Hash the names and contents of all kernel files."""
+    digest = hashlib.sha256()
+    for file in sorted(resources.files(__package__).iterdir(), key=lambda file: file.name):
+        if file.name.endswith(".py"):
+            content = file.read_bytes()
+            digest.update(f"{file.name} {len(content)} ".encode())
+            digest.update(content)
+    return digest.hexdigest()
+
+
+class _Files(CompileResultCacheImpl):  # type: ignore[misc,unused-ignore]
+    """Names the files of a cached kernel."""
+
+    def get_filename_base(self, fullname: str, abiflags: str) -> str:
+        """Name files by module and function. With numba's line numbers, every edit would leave files behind."""
+        return f"{fullname}.py{sys.version_info.major}{sys.version_info.minor}{abiflags}"
+
+
+class _KernelCache(FunctionCache):  # type: ignore[misc,unused-ignore]
+    """Machine code of one kernel on disk.
+
+    numba discards cached code when the file of the kernel changes, but code of helpers from other files is compiled
+    into it as well. So code is discarded when any kernel file changes.
+    """
+
+    _impl_class = _Files
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        super().__init__(function)  # type: ignore[no-untyped-call,unused-ignore]
+        self._cache_file._source_stamp = self._cache_file._source_stamp, sources_hash()
+
+    def _index_key(self, signature: Any, codegen: Any) -> Any:
+        """Keep code with bounds checks apart from code without."""
+        key = super()._index_key(signature, codegen)  # type: ignore[no-untyped-call,unused-ignore]
+        return key, bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined,unused-ignore]
+
+
+def _warn_once() -> None:
+    global _warned
+    if not _warned:
+        _warned = True
+        warnings.warn(
+            "cbeindex cannot write compiled kernels to disk, so every process compiles them again (some seconds); "
+            "set NUMBA_CACHE_DIR to a writable directory",
+            RuntimeWarning,
+            stacklevel=3,
+        )

@@ -1,4 +1,4 @@
-"""Joining answers that are in order already."""
+"""Merging of sorted results."""
 
 from typing import Any
 
@@ -8,9 +8,9 @@ from .jit import njit
 
 @njit(cache=True, nogil=True)
 def merge(distances: Any, ids: Ids, other_distances: Any, other_ids: Ids, out: Any, out_ids: Ids) -> None:
-    """Put the first of two lists of answers, for each query, in the order of (distance, id) into `out` and `out_ids`.
+    """Merge two lists of results per query into `out` and `out_ids`, ordered by (distance, id).
 
-    Both lists are in that order; together they have as many answers as `out` has room for, or more.
+    Both lists are ordered this way, and together they are at least as long as `out`.
     """
     n_one, n_other = distances.shape[1], other_distances.shape[1]
     for query in range(out.shape[0]):

@@ -1,4 +1,4 @@
-"""Counting the ones of a word: one instruction when compiled, `int.bit_count` when not."""
+"""Population count: one instruction when compiled, `int.bit_count` when not."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Asking for memory before it is needed: one instruction when compiled, nothing when not."""
+"""Prefetching: one instruction when compiled, a no-op when not."""
 
 from typing import Any
 
@@ -12,13 +12,13 @@ prefetch: Any
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
     def prefetch(array: Any, index: Any) -> None:
-        """Ask for the cache line of `array.flat[index]`, which may lie beyond the end."""
+        """Prefetch the cache line of `array.flat[index]`, which may be out of bounds."""
 
 else:
 
     @intrinsic
     def prefetch(typing_context: Any, array: Any, index: Any) -> Any:
-        """Ask for the cache line of `array.flat[index]`, which may lie beyond the end."""
+        """Prefetch the cache line of `array.flat[index]`, which may be out of bounds."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

@@ -1,7 +1,7 @@
-"""Sparse rows times circulant matrices, entry by entry.
+"""Products of sparse rows and circulant matrices, entry by entry.
 
-An entry x in column i adds x r[(j - i) mod length] to projection j: a run of r, which `circles` holds with its
-beginning once more behind its end.
+An entry x in column i adds x * r[(j - i) mod length] to projection j. For consecutive j these are consecutive entries
+of r, a run. `circles` holds r followed by a copy of its beginning, so that no run wraps around.
 """
 
 import numpy as np
@@ -9,20 +9,20 @@ import numpy as np
 from .._core.typing import Doubles, Floats, Projections, Rows, SparseIndices
 from .jit import njit
 
-# Sums are taken in float64, so that what is left of a row far from the origin after the centre is subtracted is right
-# to the rounding of r. They are fused with the products ("contract"), which halves the time.
+# Sums are accumulated in float64: for a row far from the origin, the difference to the centre is then accurate to the
+# rounding of r. "contract" allows fused multiply-add, which halves the time.
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def add_entry(value: float, run: Floats, sums: Doubles) -> None:
-    """Add an entry times its run of r."""
+    """Add the product of an entry and its run of r to `sums`."""
     for j in range(sums.size):
         sums[j] += value * np.float64(run[j])
 
 
 @njit(cache=True, nogil=True, fastmath={"contract"})
 def add_four(values: Doubles, circle: Floats, starts: Rows, sums: Doubles) -> None:
-    """Add four entries times their runs of r, so that the sums are read and written once for all of them."""
+    """Add the products of four entries and their runs of r, loading and storing each sum once."""
     a, b, c, d = values[0], values[1], values[2], values[3]
     r, s, t, u = circle[starts[0] :], circle[starts[1] :], circle[starts[2] :], circle[starts[3] :]
     for j in range(sums.size):
@@ -34,10 +34,10 @@ def project(
     offsets: Rows, columns: SparseIndices, values: Floats, signs: Floats, circles: Floats, length: int,
     centre: Doubles, projections: Projections,
 ) -> None:  # fmt: skip
-    """Project sparse rows, and subtract the projections of the centre.
+    """Project sparse rows and subtract the projections of the centre.
 
-    `signs` is (n_blocks, dim), `circles` is (n_blocks, length + tile): a tile of projections is summed at a time, in
-    the first-level cache. Of the blocks, one after the other, as many are made as `projections` has columns.
+    `signs` is (n_blocks, dim), `circles` is (n_blocks, length + tile), and `projections` is (n_rows, n_bits). One tile
+    of projections is summed at a time, in the first-level cache.
     """
     n_bits, tile = projections.shape[1], circles.shape[1] - length
     sums, four, starts = np.empty(tile), np.empty(4), np.empty(4, dtype=np.int64)

@@ -1,8 +1,9 @@
-"""Tables over substrings of codes: which rows have a given value there.
+"""Hash tables over substrings of codes (multi-index hashing).
 
-Table t covers `table_bits` bits from bit `first_bits[t]` on. The rows that have the value v there are
-`rows[t, starts[t, v] : starts[t, v + 1]]`. Keys are those of `hamming.py`; codes are (n_rows, n_words), row by row.
-`seen`, all False before and after a call, `found` and `found_keys` are scratch with room for every row.
+Table t covers the `table_bits` bits of a code from bit `first_bits[t]` on. Bucket v of table t, the rows whose
+substring has the value v, is `rows[t, starts[t, v] : starts[t, v + 1]]`. Codes are (n_rows, n_words), row by row. Keys
+are those of `topk.py`. `seen`, `found` and `found_keys` are scratch memory with one entry per row. `seen` is all False
+before and after a call.
 """
 
 from typing import Any
@@ -10,15 +11,15 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Codes, Floats, Keys, Mask, Ranks, Rows
-from .hamming import put_ascending
 from .jit import njit
 from .popcount import popcount64
 from .prefetch import prefetch
+from .topk import put_ascending
 
 
 @njit(cache=True, nogil=True)
 def substring(code: Codes, first_bit: int, table_bits: int) -> Any:
-    """Return the bits [first_bit, first_bit + table_bits) of a code as a number."""
+    """Return the bits [first_bit, first_bit + table_bits) of a code as an integer."""
     word, shift = first_bit // 64, np.uint64(first_bit % 64)
     value = code[word] >> shift
     if first_bit % 64 + table_bits > 64:
@@ -28,7 +29,7 @@ def substring(code: Codes, first_bit: int, table_bits: int) -> Any:
 
 @njit(cache=True, nogil=True)
 def fill(words: Codes, first_bit: int, table_bits: int, starts: Ranks, rows: Ranks) -> None:
-    """Make one table of codes, (n_rows, n_words): `starts` is (2**table_bits + 1,) and zero, `rows` is (n_rows,)."""
+    """Build one table: `words` is (n_rows, n_words), `starts` is (2**table_bits + 1,) and zero, `rows` is (n_rows,)."""
     n_rows = words.shape[0]
     for row in range(n_rows):
         starts[np.int64(substring(words[row], first_bit, table_bits)) + 1] += 1
@@ -43,7 +44,7 @@ def fill(words: Codes, first_bit: int, table_bits: int, starts: Ranks, rows: Ran
 
 @njit(cache=True, nogil=True)
 def collect(bucket: Ranks, seen: Mask, found: Ranks, n_found: int) -> int:
-    """Append the rows of a bucket that were not seen before; return how many rows have been found then."""
+    """Append the rows of a bucket that were not seen before to `found`; return the new number of rows found."""
     for row in bucket:
         if not seen[row]:
             seen[row] = True
@@ -57,13 +58,13 @@ def measure(
     query: Codes, codes: Codes, found: Ranks, first: int, last: int, hidden: Mask, ranks: Ranks, keys: Keys,
     n_keys: int, counts: Rows,
 ) -> int:  # fmt: skip
-    """Append the keys of the rows `found[first:last]` that are not hidden; return how many keys there are then.
+    """Append the keys of the rows `found[first:last]` that are not hidden; return the new number of keys.
 
-    `counts` gets how many of them there are at each distance.
+    `counts` counts these rows by distance.
     """
     n_words = codes.shape[1]
     for i in range(first, last):
-        if i + 8 < last:  # rows lie anywhere: ask for their memory in time
+        if i + 8 < last:  # rows are in random order, so the processor does not prefetch them by itself
             for w in range(0, n_words, 8):
                 prefetch(codes, np.int64(found[i + 8]) * n_words + w)
         row = found[i]
@@ -81,7 +82,7 @@ def measure(
 
 @njit(cache=True, nogil=True)
 def next_mask(mask: Any) -> Any:
-    """Return the next larger number with as many ones (Gosper's hack); 0 stays 0."""
+    """Return the next larger number with the same number of ones (Gosper's hack); 0 for 0."""
     if mask == 0:
         return mask
     low = mask & (~mask + np.uint64(1))
@@ -91,7 +92,7 @@ def next_mask(mask: Any) -> Any:
 
 @njit(cache=True, nogil=True)
 def n_masks(table_bits: int, n_ones: int) -> int:
-    """Count the masks with so many ones."""
+    """Return the number of masks of `table_bits` bits with `n_ones` ones."""
     n = 1
     for i in range(n_ones):
         n = n * (table_bits - i) // (i + 1)
@@ -100,7 +101,7 @@ def n_masks(table_bits: int, n_ones: int) -> int:
 
 @njit(cache=True, nogil=True)
 def masks_by_distance(table_bits: int, masks: Keys) -> None:
-    """Masks in ascending order of their number of ones, into `masks`."""
+    """Fill `masks` with the masks of `table_bits` bits, in ascending order of their number of ones."""
     count = 0
     for ones in range(table_bits + 1):
         mask = (np.uint64(1) << np.uint64(ones)) - np.uint64(1)
@@ -116,15 +117,16 @@ def nearest(
     hidden: Mask, ranks: Ranks, n_bits: int, budget: int, seen: Mask, found: Ranks, found_keys: Keys, keys: Keys,
     done: Mask, visits: Rows,
 ) -> None:  # fmt: skip
-    """Find, for each query, the keys of its nearest rows, exactly, or give up on it when it costs more than `budget`.
+    """Write to `keys`, for each query, the keys of its exact nearest rows; give up on queries that exceed `budget`.
 
-    All substrings at distance 0 are looked up, then those at 1, 2, ... After tables 0 ... t at distance s, a row not
-    seen differs in s + 1 bits of each of these substrings and in s of each other one, so that all rows within
-    n_tables s + t have been seen. `visits` counts rows and buckets.
+    Buckets are probed in the order of their distance from the substring of the query. After distance s in tables
+    0 ... t, an unseen row differs in at least s + 1 bits of these substrings and in at least s bits of the others. All
+    rows within n_tables * s + t have therefore been seen. `done` tells which queries were completed, and `visits`
+    counts rows and buckets.
     """
     n_tables, n_rows = rows.shape
     k = keys.shape[1]
-    counts = np.zeros(64 * codes.shape[1] + 1, dtype=np.int64)  # files may have ones past the last bit
+    counts = np.zeros(64 * codes.shape[1] + 1, dtype=np.int64)  # unchecked files may have ones past the last bit
     probe_cost, row_cost = 8, 8 + queries.shape[1]
     for query in range(queries.shape[0]):
         n_seen, count, n_probes = 0, 0, 0
@@ -168,15 +170,15 @@ def probe(
     hidden: Mask, ranks: Ranks, budget: int, masks: Keys, n_probes: int, n_wanted: int, seen: Mask,
     found: Ranks, found_keys: Keys, keys: Keys, done: Mask, visits: Rows,
 ) -> None:  # fmt: skip
-    """Find, for each query, the keys of its nearest rows among those in some buckets of each table.
+    """Write to `keys`, for each query, the keys of its nearest rows among those of the buckets probed.
 
-    `masks`, (n_queries or 1, n_tables or 1, n_probes or more), says in which bits they differ from the query. After
-    the first `n_probes` of each table, others follow until there are `n_wanted` rows. A query is not done where masks
-    end before, or buckets and rows cost more than `budget`; since both are so for all larger numbers of probes too,
-    what a query finds, or leaves to a scan, only grows with them.
+    `masks`, (n_queries or 1, n_tables or 1, n_probes or more), holds the differences between the substring of the query
+    and the buckets to probe. After the first `n_probes` buckets of each table, probing continues until `n_wanted` rows
+    are found. A query is not done if the masks run out before, or if buckets and rows cost more than `budget`. Both
+    conditions also hold for every larger `n_probes`, so that more probes never lose results.
     """
     n_tables = rows.shape[0]
-    counts = np.zeros(64 * codes.shape[1] + 1, dtype=np.int64)  # files may have ones past the last bit
+    counts = np.zeros(64 * codes.shape[1] + 1, dtype=np.int64)  # unchecked files may have ones past the last bit
     for query in range(queries.shape[0]):
         n_seen, n_measured, count, n_visited, cost = 0, 0, 0, 0, 0
         while (n_visited < n_probes or count < n_wanted) and n_visited < masks.shape[2] and cost <= budget:
@@ -205,12 +207,12 @@ def within(
     query: Codes, codes: Codes, first_bits: Rows, table_bits: int, starts: Ranks, rows: Ranks,
     hidden: Mask, radius: int, seen: Mask, found: Ranks, keys: Keys, counts: Rows,
 ) -> Any:  # fmt: skip
-    """Put the keys of all rows within `radius` of a query into `keys`, and others too; return their number."""
+    """Write a superset of the keys of the rows within `radius` of a query to `keys`; return its size."""
     n_tables = rows.shape[0]
     n_seen = 0
     for table in range(n_tables):
         value = substring(query, first_bits[table], table_bits)
-        # A row within the radius differs in this few bits of one of the substrings.
+        # By the pigeonhole principle, a row within the radius is this near in at least one of the tables.
         last = radius // n_tables if table <= radius % n_tables else radius // n_tables - 1
         for ones in range(min(last, table_bits) + 1):
             mask = (np.uint64(1) << np.uint64(ones)) - np.uint64(1)
@@ -226,10 +228,10 @@ def within(
 
 @njit(cache=True, nogil=True)
 def likeliest_masks(margins: Floats, masks: Keys) -> None:
-    """Masks in ascending order of the sum of the margins of their ones, the empty one first, into `masks`.
+    """Fill `masks` with the masks of the smallest total margin, ascending; the first is 0.
 
-    A heap holds sets of places in the order of ascending margins. Each set but the empty one comes from exactly one
-    other: by moving its last place on by one, or by adding the place after it.
+    With bits ordered by margin, every set of bits but the empty one has exactly one predecessor: it arises by moving
+    the last bit of the predecessor to the next position, or by adding the next position. A heap holds the frontier.
     """
     n_bits, n = margins.size, masks.size
     order = np.argsort(margins)
@@ -257,7 +259,7 @@ def likeliest_masks(margins: Floats, masks: Keys) -> None:
 
 @njit(cache=True, nogil=True)
 def sift_down(sums: Any, sets: Keys, lasts: Rows, size: int) -> None:
-    """Let the first entry of a heap sink to its place."""
+    """Restore the heap order after its first entry changed."""
     at = 0
     while 2 * at + 1 < size:
         child = 2 * at + 1
@@ -273,7 +275,7 @@ def sift_down(sums: Any, sets: Keys, lasts: Rows, size: int) -> None:
 
 @njit(cache=True, nogil=True)
 def sift_up(sums: Any, sets: Keys, lasts: Rows, size: int) -> None:
-    """Let the last entry of a heap rise to its place."""
+    """Restore the heap order after an entry was appended."""
     at = size - 1
     while at > 0 and sums[at] < sums[(at - 1) // 2]:
         parent = (at - 1) // 2

@@ -116,7 +116,7 @@ class _Cascade:
         least = np.empty((len(queries), len(self._codes.head) * (BLOCK_ROWS // 16)), dtype=np.uint16)
 
         def measure_heads(start: int, stop: int) -> None:
-            kernels.hamming.head_scan(queries.codes, self._codes.head, self._view.hidden, start, stop, heads, least)
+            kernels.cascade.head_scan(queries.codes, self._codes.head, self._view.hidden, start, stop, heads, least)
 
         for_each_chunk(measure_heads, self._n_rows, scan.rows_per_task(self._n_rows, n_threads), n_threads)
         n_survivors[:] = _SCANNED
@@ -141,7 +141,7 @@ class _Cascade:
         capacity = self._k + min(self._k, 256) + BLOCK_ROWS
         limits = np.empty(len(prefix_bits), dtype=np.int64)
         first_keys = np.empty(capacity, dtype=np.uint64)
-        count, reach, n_first = kernels.hamming.first_bound(
+        count, reach, n_first = kernels.cascade.first_bound(
             query_tail, tail, heads, least, self._view.part.ranks, self._n_rows, self._n_bits, stage_ends, prefix_bits,
             z, 2 * self._k + 32, first_keys, self._k, limits,
         )  # fmt: skip
@@ -151,7 +151,7 @@ class _Cascade:
 
         def measure(start: int, stop: int) -> None:
             more = np.empty(capacity, dtype=np.uint64)
-            n_more, n_measured = kernels.hamming.measure_survivors(
+            n_more, n_measured = kernels.cascade.measure_survivors(
                 query_tail, tail, heads, least, self._view.part.ranks, start, stop, reach, limits[0], stage_ends,
                 limits[1:], more, self._k,
             )  # fmt: skip

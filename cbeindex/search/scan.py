@@ -82,19 +82,6 @@ def within(view: View, queries: CodeQueries, radius: int) -> Matches:
     return Matches(np.concatenate(numbers), keys.distances(), keys.ranks())
 
 
-def scan_state(n_queries: int, k: int, n_bits: int, bound: int) -> tuple[Keys, Distances, Rows, Distances]:
-    """Allocate the state that the scan kernel keeps between calls: keys, tallies, their states, and bounds.
-
-    The kernel does not allocate these arrays itself, because an interrupt while numba returns arrays is a SystemError.
-    """
-    n_places = (n_bits >> kernels.hamming.step_of_tally(n_bits)) + 1
-    found = np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64)
-    tallies = np.zeros((n_queries, n_places), dtype=np.int32)
-    states = np.zeros((n_queries, 3), dtype=np.int64)
-    states[:, 1] = n_places - 1
-    return found, tallies, states, np.full(n_queries, min(bound, n_bits + 1), dtype=np.int32)
-
-
 def rows_per_task(n_rows: int, n_threads: int) -> int:
     """Split rows over threads."""
     if n_threads == 1:
@@ -119,14 +106,25 @@ def _scan_rows(view: View, queries: Codes, rows: range, ranks: Ranks, bound: int
     n_tail = codes.tail.shape[1]
     # Long codes are checked against the bound every 64 words; more checks cost as much as the reading they save.
     stage_ends = np.array([*range(64, n_tail, 64), n_tail], dtype=np.uint64)
-    n_bits, k = 64 * queries.shape[1], keys.shape[1]
-    state = scan_state(len(queries), k, n_bits, bound)
+    state = allocate_scan_state(*keys.shape)
     step = max(1, tuning().scan_call_words // max(1, queries.size * BLOCK_ROWS)) * BLOCK_ROWS
     for start in range(rows.start, rows.stop, step):
         leave_if_interrupted()
+        stop = min(start + step, rows.stop)
         kernels.hamming.scan(
-            queries, tails, codes.head, codes.tail, hidden, ranks, start, min(start + step, rows.stop), stage_ends, k,
-            *state,
+            queries, tails, codes.head, codes.tail, hidden, ranks, rows.start, start, stop, rows.stop, bound,
+            stage_ends, *state, keys,
         )  # fmt: skip
-    found, tallies, states, _ = state
-    kernels.hamming.finish_all(found, n_bits, tallies, states, keys)
+
+
+def allocate_scan_state(n_queries: int, k: int) -> tuple[Keys, Distances, Rows, Distances]:
+    """Allocate the state that the scan kernel keeps between calls: keys, tallies, their states, and bounds.
+
+    The kernel does not return these arrays, because an interrupt while numba returns arrays is a SystemError.
+    """
+    return (
+        np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64),
+        np.empty((n_queries, 512), dtype=np.int32),
+        np.empty((n_queries, 3), dtype=np.int64),
+        np.empty(n_queries, dtype=np.int32),
+    )

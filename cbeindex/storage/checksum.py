@@ -1,4 +1,4 @@
-"""CRC32 of zlib and PNG: by the fastest package that is installed, and of a whole from those of its pieces."""
+"""CRC32 as in zlib and PNG, and the CRC32 of a whole from those of its pieces."""
 
 from __future__ import annotations
 
@@ -7,20 +7,21 @@ from functools import cache
 
 try:
     from isal.isal_zlib import crc32
-except ImportError:  # an extra; zlib gives the same checksums at a tenth of the speed
+except ImportError:  # isal is optional; zlib computes the same checksums at a tenth of the speed
     from zlib import crc32
 
 __all__ = ["combine", "crc32"]
 
-# The polynomial of CRC32, and 1, as zlib has them: the highest bit is the coefficient of x^0.
+# The generator polynomial and the polynomial 1 in zlib's bit order: the highest bit is the coefficient of x^0.
 _POLYNOMIAL = 0xEDB88320
 _ONE = 1 << 31
 
 
 def combine(crcs: Iterable[int], piece_bytes: int, n_bytes: int) -> int:
-    """Return the CRC32 of `n_bytes` from those of its pieces, which have `piece_bytes` each; the last may have fewer.
+    """Return the CRC32 of `n_bytes` bytes from the CRC32s of their pieces.
 
-    To put n bytes behind others multiplies their CRC32 by x^8n, modulo the polynomial.
+    Each piece has `piece_bytes` bytes, except that the last may have fewer. Appending n bytes multiplies the CRC32 of
+    the bytes before them by x^8n, modulo the generator polynomial.
     """
     whole = 0
     for crc in crcs:
@@ -32,7 +33,7 @@ def combine(crcs: Iterable[int], piece_bytes: int, n_bytes: int) -> int:
 
 @cache
 def _power(n_bytes: int) -> int:
-    """Return x^(8 n_bytes), by squaring."""
+    """Return x^(8 n_bytes) modulo the generator polynomial, by repeated squaring."""
     power, square = _ONE, _ONE >> 8
     while n_bytes:
         if n_bytes & 1:
@@ -43,7 +44,7 @@ def _power(n_bytes: int) -> int:
 
 
 def _product(a: int, b: int) -> int:
-    """Return the product of two polynomials, modulo that of CRC32."""
+    """Return the product of two polynomials modulo the generator polynomial."""
     product = 0
     while a:
         if a & _ONE:

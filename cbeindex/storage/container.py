@@ -1,42 +1,42 @@
-r"""Index files: arrays and a dict <-> one file. What they mean is for others to know.
+r"""Index files: a dict and named arrays as one file. This module gives them no meaning.
 
-Format, version 1. Numbers are little-endian, CRC32 is that of zlib and PNG, whatever starts does so at a multiple of
-64 bytes, and the room before it is filled with zeros.
+Format, version 1. Numbers are little-endian. CRC32 is that of zlib and PNG. Sections and footers start at multiples of
+64 bytes, and the bytes before them are padded with zeros.
 
     offset  bytes
          0      8  magic: \x89 C B E \r \n \x1a \n
-         8      4  version of the format (u32)
-        12      4  CRC32 of the 12 bytes before; these 16 bytes are the same in every version
+         8      4  format version (u32)
+        12      4  CRC32 of the first 12 bytes; these 16 bytes are laid out alike in every version
         16     48  zeros
         64     32  commit slot: sequence number, offset and length of a footer (u64 each), CRC32 of the footer (u32),
-                   CRC32 of the 28 bytes before (u32)
+                   CRC32 of the first 28 bytes of the slot (u32)
         96     32  zeros
-       128     32  another commit slot
+       128     32  second commit slot
        160     32  zeros
        192         sections and footers
 
-A slot counts if its checksum is right; one that was never used is all zeros. Of two that count, the one with the larger
-sequence number leads to the footer of the last commit. A footer is JSON in UTF-8:
+A slot is valid if its checksum matches. A slot that was never used is all zeros. The valid slot with the larger
+sequence number points to the footer of the last commit. A footer is JSON in UTF-8:
 
     {"content": {...}, "sections": [{"name": "codes", "dtype": "<u8", "shape": [9, 4], "offset": 192, "crc32": 1}, ...]}
 
-A section holds the values of one array in C order, its CRC32 is that of these bytes. The dtypes are those of numpy's
-array interface: |b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8 <c8. Sections do not overlap, and lie before the
-footer that lists them. Bytes that belong to no section of the last commit are from earlier ones, or from a save that
-was cut off; they mean nothing, also behind the last footer. Readers refuse a footer of more than 2^23 bytes, or with
-more than 2^19 of the marks [ { , : (strings included), and sequence numbers from 2^62 on.
+A section holds the values of one array in C order, and its CRC32 is that of these bytes. The dtypes are those of
+numpy's array interface: |b1 |u1 |i1 <u2 <i2 <u4 <i4 <u8 <i8 <f2 <f4 <f8 <c8. Sections do not overlap, and precede the
+footer that lists them. Bytes that belong to no section of the last commit, also those after its footer, are left over
+from earlier commits or interrupted saves, and are ignored. Readers refuse footers of more than 2^23 bytes, footers with
+more than 2^19 of the characters [ { , : (inside strings too), and sequence numbers of 2^62 or more.
 
-A save writes new sections and a footer that lists these and the old ones behind the last footer, syncs, writes the slot
-that the last commit is not in, and syncs. Nothing that a commit needs is ever overwritten, so the file holds the old
-commit until the slot is whole, and readers keep what they have mapped. (Like SQLite, this expects that a power cut
-while one slot is written leaves the other one of the same disk block alone.)
+A save appends the new sections, and a footer that lists the new and the old sections, after the last footer. It syncs,
+writes the slot that does not hold the last commit, and syncs again. Nothing that a commit needs is ever overwritten.
+The file therefore holds the old commit until the slot is complete, and readers keep what they have mapped. (Like
+SQLite, this assumes that a power cut during the write of one slot leaves the other slot of the same disk block intact.)
 
-A save that fails before it writes the slot makes the file as long as it was. From then on nothing is taken back: a
-reader may have seen the new commit, and a file that gets shorter kills the processes that have mapped its end. So if
-the system reports an error for the slot, or for the sync behind it, the file holds the old commit or the new one, and
-both are whole. For the same reason, what a save that was killed has left is not cut off, but overwritten by the next.
+A save that fails before it writes the slot restores the length of the file. After that point nothing is undone, because
+a reader may have seen the new commit, and truncating a mapped file kills the processes that touch its end. So if the
+system reports an error for the slot or the sync after it, the file holds either the old commit or the new one, and both
+are complete. For the same reason, the next save overwrites the leftovers of a killed save instead of truncating them.
 
-A first save, and one that drops what is not in use, makes a neighbour that replaces the file in one step.
+The first save, and a save that drops unused bytes, writes a new file beside the old one and renames it into place.
 """
 
 from __future__ import annotations
@@ -44,9 +44,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
 from dataclasses import replace as replace_fields
-from io import FileIO
 from pathlib import Path
 from typing import Any
 
@@ -54,80 +52,14 @@ import numpy as np
 from numpy.typing import ArrayLike
 
 from .._core.typing import Arrays
-from ..errors import CorruptIndexFileError, IndexFileError, NotAnIndexFileError, WriterConflictError
+from ..errors import IndexFileError, NotAnIndexFileError
 from . import files as _files
-from .checksum import crc32
-from .layout import (
-    ALIGNMENT,
-    HEADER_BYTES,
-    MAGIC,
-    VERSION,
-    Commit,
-    Section,
-    aligned,
-    check_unused,
-    checked_content,
-    dtype_of,
-    newest_commit,
-    pack_footer,
-    pack_header,
-    parse_footer,
-)
-from .sections import MappedArrays, check_sections, map_sections, read_sections, write_sections
+from .commits import Stored, check_unchanged, has_footer, last_commit, n_needed, open_commit, write_footer
+from .footer import checked_content, pack_footer
+from .layout import ALIGNMENT, HEADER_BYTES, MAGIC, VERSION, aligned, dtype_of, pack_header
+from .sections import check_sections, map_sections, read_sections, write_sections
 
-# How often a file that changes while it is opened is looked at again. A commit takes a disk longer than a look.
-_MAX_LOOKS = 10
-
-
-@dataclass(frozen=True, eq=False)
-class Stored:
-    """A file as it was at one commit.
-
-    Attributes
-    ----------
-    path : Path
-        Absolute, without links.
-    content : dict
-    arrays : dict of str to array
-        In the order of the file.
-    """
-
-    path: Path
-    content: dict[str, Any]
-    arrays: Arrays
-    _commit: Commit
-    _sections: dict[str, Section]
-    _is_synced: bool = True
-    _is_mapped: bool = False
-
-    @property
-    def sequence(self) -> int:
-        """The number of the commit; a new file begins with 1."""
-        return self._commit.sequence
-
-    @property
-    def n_bytes(self) -> int:
-        """Bytes of the file up to this commit."""
-        return self._commit.end
-
-    @property
-    def n_unused(self) -> int:
-        """Bytes among these that `write` would not write again."""
-        return self.n_bytes - _n_needed(self._commit, self._sections)
-
-    def mapped(self, prefix: str) -> MappedArrays | None:
-        """Return the arrays whose names begin with `prefix`, to be checked, under the rest of their names.
-
-        None if the arrays are not mapped; then they were checked when they were read.
-        """
-        if not self._is_mapped:
-            return None
-        names = {name: name.removeprefix(prefix) for name in self._sections if name.startswith(prefix)}
-        return MappedArrays(
-            self.path,
-            {short: self.arrays[name] for name, short in names.items()},
-            {short: self._sections[name].crc32 for name, short in names.items()},
-        )
+__all__ = ["Stored", "append", "describe", "is_current", "read", "verify", "write"]
 
 
 def write(
@@ -139,42 +71,42 @@ def write(
     crcs: Mapping[str, int] | None = None,
     before_commit: Callable[[Stored], None] | None = None,
 ) -> Stored:
-    """Make a file, or replace one in a single step.
+    """Create a file, or replace one atomically.
 
-    After an error the old file is as it was. (If somebody interrupts a save, the new file may be in its place.) A file
-    that is there and is not an index file is not replaced.
+    After an error the old file is unchanged. After an interrupt the new file may be in its place. An existing file that
+    is not an index file is never replaced.
 
     Parameters
     ----------
     path : str or path-like
-        A link stays, what it leads to is replaced.
+        A symbolic link is followed, and its target is replaced.
     content : dict
-        What JSON can hold.
+        Values that JSON can represent.
     arrays : mapping of str to array
-        Of any size and layout; written in pieces.
+        Arrays of any size and memory layout, written piece by piece.
     replaces : Stored, optional
-        What a file that is there must hold; otherwise it is replaced whatever it holds.
+        The state that an existing file must be in. By default any index file is replaced.
     crcs : mapping of str to int, optional
-        Checksums that arrays must have, because they were mapped from another file; otherwise that is an error.
+        Checksums that arrays mapped from another file must have. A mismatch raises CorruptIndexFileError.
     before_commit : callable, optional
-        Called with what will be returned, before the file may come to hold it.
+        Called with the result just before the file may come to hold it.
 
     Returns
     -------
     Stored
-        With the arrays that were given.
+        The new state, with the arrays that were given.
     """
     given, path = path, _files.resolve(path)
     content, arrays = checked_content(content), _checked_arrays(arrays)
-    with _naming(path, given), _files.replacing(path) as (file, old):
+    with _naming_file(path, given), _files.replacing(path) as (file, old):
         if old is not None and _files.size(old) and _files.read_at(old, 0, len(MAGIC)) != MAGIC:
             raise NotAnIndexFileError("not an index file, so it is not overwritten; remove it first")
         if old is not None and replaces is not None:
-            _check_unchanged(old, replaces)
+            check_unchanged(old, replaces)
         file.seek(0)
         _files.write_all(file, pack_header())
         sections = write_sections(file, HEADER_BYTES, arrays, crcs or {})
-        commit = _write_footer(file, 1, content, sections)
+        commit = write_footer(file, 1, content, sections)
         file.seek(0)
         _files.write_all(file, pack_header(commit))
         written = Stored(path, content, arrays, commit, sections, _is_synced=False)
@@ -191,47 +123,47 @@ def append(
     *,
     before_commit: Callable[[Stored], None] | None = None,
 ) -> Stored:
-    """Commit new content and new arrays to a file, beside some of the arrays that it has.
+    """Commit new content and new arrays to a file, and keep some of its arrays.
 
-    Where that would change nothing, nothing is written. After an error the file holds the old commit, or, if the error
-    came while its commit slot was written, maybe the new one; `is_current` tells.
+    Nothing is written if nothing would change. After an error the file holds the old commit. If the error came while
+    the commit slot was written, the file may hold the new commit instead; `is_current` tells which.
 
     Parameters
     ----------
     stored : Stored
         The last commit of the file.
     content : dict
-        What JSON can hold, in place of the old content.
+        Values that JSON can represent, in place of the old content.
     arrays : mapping of str to array
-        New arrays. The name of an old one may be used again if that is not kept.
+        New arrays. They may reuse names of arrays that are not kept.
     keep : iterable of str
-        Names of the old arrays that stay; the time does not depend on their size.
+        Names of old arrays to keep. The time does not depend on their size.
     before_commit : callable, optional
-        Called with what will be returned, before the file may come to hold it.
+        Called with the result just before the file may come to hold it.
 
     Returns
     -------
     Stored
-        The new commit: arrays that were kept, as they are in `stored`, and those that were given.
+        The new commit, with the kept arrays of `stored` and the arrays that were given.
     """
     content, arrays, keep = checked_content(content), _checked_arrays(arrays), set(keep)
     if not keep <= stored.arrays.keys():
-        raise ValueError(f"keep must name arrays of the file, {min(keep - stored.arrays.keys())!r} is not one")
+        raise ValueError(f"keep must name arrays of the file, got {min(keep - stored.arrays.keys())!r}")
     if keep & arrays.keys():
         raise ValueError(f"{min(keep & arrays.keys())!r} must not be both kept and new")
     kept = {name: array for name, array in stored.arrays.items() if name in keep}
-    with _naming(stored.path), _files.locked(stored.path) as file:
-        last, slot = _check_unchanged(file, stored)
+    with _naming_file(stored.path), _files.locked(stored.path) as file:
+        last, slot = check_unchanged(file, stored)
         sections = {name: section for name, section in stored._sections.items() if name in keep}
-        # What is not known to be synced is written again: who asks for a save must be able to rely on it.
-        if stored._is_synced and not arrays and _has_footer(file, last, pack_footer(content, sections.values())):
+        # A commit that may not have been synced is written again, since callers of save rely on the sync.
+        if stored._is_synced and not arrays and has_footer(file, last, pack_footer(content, sections.values())):
             return stored
         n_bytes = _files.size(file)
         try:
             file.seek(last.end)
             _files.write_all(file, bytes(-last.end % ALIGNMENT))
             sections |= write_sections(file, aligned(last.end), arrays, {})
-            commit = _write_footer(file, last.next_sequence, content, sections)
+            commit = write_footer(file, last.next_sequence, content, sections)
             _files.sync(file)
             written = Stored(stored.path, content, kept | arrays, commit, sections, _is_synced=False)
             if before_commit is not None:
@@ -249,10 +181,10 @@ def append(
 
 
 def is_current(stored: Stored) -> bool:
-    """Tell whether the last commit of a file is that of `stored`."""
+    """Tell whether `stored` is the last commit of its file."""
     try:
         with _files.open_file(stored.path) as file:
-            return _last_commit(file)[0] == stored._commit
+            return last_commit(file)[0] == stored._commit
     except (OSError, IndexFileError):
         return False
 
@@ -264,17 +196,17 @@ def read(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool = Fals
     ----------
     path : str or path-like
     mmap : bool
-        Whether arrays are mapped: then opening takes the same time for all sizes, and memory is taken by what is
-        touched. Arrays may be written to; the file does not change. The values of a file with errors can be anything,
-        also neither 0 nor 1 in an array of bool, and nobody may cut the file off: like all mapped memory, arrays need
-        the file behind them. Otherwise arrays are read and compared with their checksums; MemoryError if they are
-        larger than the memory.
+        Map the arrays instead of reading them. Opening then takes the same time for any size, and memory is used only
+        for pages that are touched. Writing to an array does not change the file. Mapped values are not checked: those
+        of a damaged file can be anything, including bytes other than 0 and 1 in a bool array. The file must not be
+        truncated while it is mapped. With False, arrays are read and compared with their checksums, and a MemoryError
+        is raised if they do not fit in memory.
     verify : bool
-        Whether to check the whole file as `verify` does.
+        Check the whole file as `verify` does.
     """
     given, path = path, _files.resolve(path)
-    with _naming(path, given), _files.open_file(path) as file:
-        commit, content, sections = _open_commit(file, strict=verify)
+    with _naming_file(path, given), _files.open_file(path) as file:
+        commit, content, sections = open_commit(file, strict=verify)
         if mmap:
             if verify:
                 check_sections(file, sections.values())
@@ -287,19 +219,19 @@ def read(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool = Fals
 def verify(path: str | os.PathLike[str]) -> None:
     """Check every byte that the last commit of a file needs, and both commit slots.
 
-    A slot that a crash left half written is an error here, though `read` opens the commit before it; the next save
-    mends it.
+    A slot that a crash left half written is an error here, although `read` opens the commit in the other slot. The next
+    save repairs it.
     """
     given, path = path, _files.resolve(path)
-    with _naming(path, given), _files.open_file(path) as file:
-        check_sections(file, _open_commit(file, strict=True)[2].values())
+    with _naming_file(path, given), _files.open_file(path) as file:
+        check_sections(file, open_commit(file, strict=True)[2].values())
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Tell what is in a file: version, sequence number, content, sections, its bytes and how many are not in use."""
+    """Return version, sequence number, content, sections, size and unused bytes of a file."""
     given, path = path, _files.resolve(path)
-    with _naming(path, given), _files.open_file(path) as file:
-        commit, content, sections = _open_commit(file)
+    with _naming_file(path, given), _files.open_file(path) as file:
+        commit, content, sections = open_commit(file)
         n_bytes = _files.size(file)
     return {
         "version": VERSION,
@@ -310,13 +242,13 @@ def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
             for s in sections.values()
         ],
         "bytes": n_bytes,
-        "unused": n_bytes - _n_needed(commit, sections),
+        "unused": n_bytes - n_needed(commit, sections),
     }
 
 
 @contextmanager
-def _naming(path: Path, given: str | os.PathLike[str] | None = None) -> Iterator[None]:
-    """Name the file in all errors: those of the system name what the caller has `given`, as they do elsewhere."""
+def _naming_file(path: Path, given: str | os.PathLike[str] | None = None) -> Iterator[None]:
+    """Name the file in all errors. An OSError names the path as the caller has `given` it, as elsewhere in Python."""
     try:
         yield
     except IndexFileError as error:
@@ -327,59 +259,11 @@ def _naming(path: Path, given: str | os.PathLike[str] | None = None) -> Iterator
         raise OSError(error.errno, error.strerror, os.fspath(given or path)) from None
 
 
-def _n_needed(commit: Commit, sections: Mapping[str, Section]) -> int:
-    return HEADER_BYTES + sum(section.room for section in sections.values()) + commit.length
-
-
 def _checked_arrays(arrays: Mapping[str, ArrayLike]) -> Arrays:
+    """Return `arrays` as numpy arrays. Raises an error for names and dtypes that a file cannot hold."""
     checked = {name: np.asarray(array) for name, array in arrays.items()}
     for name, array in checked.items():
         if not isinstance(name, str):
             raise TypeError(f"names of arrays must be strings, got {name!r}")
         dtype_of(array, name)
     return checked
-
-
-def _last_commit(file: FileIO) -> tuple[Commit, int]:
-    """Return the last commit of a file, and the offset of the slot that it is not in."""
-    return newest_commit(_files.read_at(file, 0, HEADER_BYTES), _files.size(file))
-
-
-def _check_unchanged(file: FileIO, stored: Stored) -> tuple[Commit, int]:
-    """Return what `_last_commit` does; an error unless the commit is that of `stored`."""
-    last, slot = _last_commit(file)
-    if last != stored._commit:
-        raise WriterConflictError(
-            "the file was changed since it was loaded "
-            f"(commit {last.sequence} there, {stored.sequence} here); load it again"
-        )
-    return last, slot
-
-
-def _write_footer(file: FileIO, sequence: int, content: dict[str, Any], sections: dict[str, Section]) -> Commit:
-    """Write the footer of a commit where the file stands."""
-    footer, offset = pack_footer(content, sections.values()), file.tell()
-    _files.write_all(file, footer)
-    return Commit(sequence, offset, len(footer), crc32(footer))
-
-
-def _has_footer(file: FileIO, commit: Commit, footer: bytes) -> bool:
-    """Tell whether the footer of a commit has these bytes."""
-    return commit.length == len(footer) and _files.read_at(file, commit.offset, commit.length) == footer
-
-
-def _open_commit(file: FileIO, *, strict: bool = False) -> tuple[Commit, dict[str, Any], dict[str, Section]]:
-    """Return the last commit with its content and sections; with `strict`, both slots must be whole."""
-    header = b""
-    for look in range(_MAX_LOOKS):
-        before, header = header, _files.read_at(file, 0, HEADER_BYTES)
-        try:
-            commit, _ = newest_commit(header, _files.size(file))
-            if strict:
-                check_unused(header)
-            return commit, *parse_footer(_files.read_at(file, commit.offset, commit.length), commit)
-        except CorruptIndexFileError:
-            # Maybe a writer was half done with a slot.
-            if header == before or look == _MAX_LOOKS - 1:
-                raise
-    raise AssertionError("unreachable")

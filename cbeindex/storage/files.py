@@ -1,4 +1,4 @@
-"""What index files ask of the operating system: whole writes, one writer at a time, replacement in one step, maps."""
+"""What index files need from the operating system: complete writes, writer locks, atomic replacement and mapping."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from pathlib import Path
 from ..errors import NotAnIndexFileError, WriterConflictError
 from .layout import MAGIC
 
-# Opening a pipe must not wait for somebody at its other end.
+# Opening a named pipe must not block until a process opens its other end.
 _NO_WAITING = getattr(os, "O_NONBLOCK", 0)
 _NO_LINKS = getattr(os, "O_NOFOLLOW", 0)
 
-# Each try that fails is a file that another writer put in place, or took away, since the last one.
+# Attempts to lock a file. An attempt fails if another writer has replaced or removed the file meanwhile.
 _MAX_TRIES = 100
 
 if sys.platform == "win32":
     import msvcrt
 
-    # Windows keeps others from reading the bytes that are locked, so it is one far behind the end of any file.
+    # Windows keeps other processes from reading locked bytes, so the locked byte lies far behind the end of any file.
     _LOCKED_BYTE = 2**43
 
     def _lock(file: FileIO) -> None:
@@ -33,7 +33,7 @@ if sys.platform == "win32":
         try:
             msvcrt.locking(file.fileno(), msvcrt.LK_NBLCK, 1)
         except PermissionError:
-            raise WriterConflictError("another writer is at work on this file; try again when it is done") from None
+            raise WriterConflictError("another process is writing this file; try again later") from None
 
     def _unlock(file: FileIO) -> None:
         file.seek(_LOCKED_BYTE)
@@ -46,16 +46,16 @@ else:
         try:
             fcntl.flock(file.fileno(), fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise WriterConflictError("another writer is at work on this file; try again when it is done") from None
+            raise WriterConflictError("another process is writing this file; try again later") from None
 
     def _unlock(file: FileIO) -> None:
-        # Closing would not do where a child, forked meanwhile, has the descriptor too.
+        # Closing the file would not release the lock if a child forked meanwhile still has the descriptor.
         fcntl.flock(file.fileno(), fcntl.LOCK_UN)
 
 
 def _sync(descriptor: int) -> None:
     if sys.platform == "darwin":
-        try:  # fsync leaves the data in the cache of the disk there
+        try:  # on macOS, fsync leaves the data in the cache of the disk
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
             return
         except OSError:
@@ -63,7 +63,7 @@ def _sync(descriptor: int) -> None:
     os.fsync(descriptor)
 
 
-# Every change that is made to a disk goes through these names, so that tests can let each of them fail.
+# All changes to a disk go through these names, so that tests can make each of them fail.
 _write = os.write
 _truncate = os.ftruncate
 _replace = os.replace
@@ -71,12 +71,12 @@ _unlink = os.unlink
 
 
 def resolve(path: str | os.PathLike[str]) -> Path:
-    """Return the place of a file, whatever links lead to it and wherever the process goes from here."""
+    """Return an absolute path without symbolic links, which stays valid if the process changes its directory."""
     return Path(os.path.realpath(os.fspath(path)))
 
 
 def open_file(path: Path, mode: str = "r", flags: int = 0, permissions: int = 0o666) -> FileIO:
-    """Open a regular file."""
+    """Open a regular file. Raises NotAnIndexFileError for directories, pipes and devices."""
     file = FileIO(path, mode, opener=lambda name, default: os.open(name, default | flags | _NO_WAITING, permissions))
     if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
         file.close()
@@ -85,20 +85,24 @@ def open_file(path: Path, mode: str = "r", flags: int = 0, permissions: int = 0o
 
 
 def size(file: FileIO) -> int:
-    """Return the bytes of a file."""
+    """Return the size of a file in bytes."""
     return os.fstat(file.fileno()).st_size
 
 
 def read_at(file: FileIO, offset: int, n_bytes: int) -> bytes:
-    """Read `n_bytes` at `offset`, fewer only at the end of the file; they must be known to be there."""
+    """Read `n_bytes` at `offset`, or fewer at the end of the file.
+
+    The memory is allocated first, so the caller must have compared `n_bytes` with the size of the file.
+    """
     data = bytearray(n_bytes)
     return bytes(data[: read_into(file, offset, memoryview(data))])
 
 
 def read_into(file: FileIO, offset: int, view: memoryview) -> int:
-    """Fill `view` with the bytes from `offset` on, and return how many there were.
+    """Fill `view` with the bytes at `offset`, and return the number of bytes read.
 
-    Any number of threads may read a file at once where there is `os.preadv`; elsewhere it moves where the file stands.
+    Where the system has `os.preadv`, any number of threads may read a file at once. Elsewhere reading moves the
+    position of the file.
     """
     n_read = 0
     while n_read < len(view) and (n_more := _read(file, offset + n_read, view[n_read:])):
@@ -114,7 +118,7 @@ def _read(file: FileIO, offset: int, view: memoryview) -> int:
 
 
 def write_all(file: FileIO, data: bytes | memoryview) -> None:
-    """Write all of `data`, where the system may take a part at a time."""
+    """Write all of `data`, in several calls if the system accepts only a part at a time."""
     view = memoryview(data)
     while view:
         n_written = _write(file.fileno(), view)
@@ -124,17 +128,17 @@ def write_all(file: FileIO, data: bytes | memoryview) -> None:
 
 
 def truncate(file: FileIO, n_bytes: int) -> None:
-    """Cut a file off behind its first `n_bytes`."""
+    """Truncate a file to `n_bytes`."""
     _truncate(file.fileno(), n_bytes)
 
 
 def sync(file: FileIO) -> None:
-    """Wait until what was written would survive a power cut."""
+    """Wait until written data would survive a power cut."""
     _sync(file.fileno())
 
 
 def memory_bytes() -> int:
-    """Return the bytes of memory that this machine has, or a number that no machine has if it does not tell."""
+    """Return the physical memory of this machine in bytes, or `sys.maxsize` if the system does not report it."""
     if not hasattr(os, "sysconf"):
         return sys.maxsize
     return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -142,7 +146,7 @@ def memory_bytes() -> int:
 
 @contextmanager
 def locked(path: Path) -> Iterator[FileIO]:
-    """Open a file for changes; nobody else can until the block ends."""
+    """Open a file for writing, and lock out other writers until the block ends."""
     file = _open_locked(path)
     try:
         yield file
@@ -152,23 +156,23 @@ def locked(path: Path) -> Iterator[FileIO]:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
-    """Make a file that takes the place of `path` in one step when the block ends without an error.
+    """Create a file that atomically replaces `path` when the block ends without an error.
 
-    Yields the new file, and the old one if there is one, for the block to look at. The new one has a fixed name
-    beside the old one: so two writers meet even where there is no file yet, and one that was killed leaves at most
-    one file, which the next one clears away. The block writes the magic first, so that it is known for ours.
+    Yields the new file, and the old file or None. The new file has a fixed name beside `path`. Two writers therefore
+    conflict even if `path` does not exist yet, and a killed writer leaves at most one file, which the next writer
+    removes. The block must write the magic first, by which the next writer recognises the file.
     """
     part = path.parent / f".{path.name}.cbeindex-part"
     new, old = _open_part(part, path), None
     try:
-        # In this order: files come to be at `path` only under the lock of the part, so none can come unseen.
+        # The part is locked first. A file appears at `path` only under this lock, so none can appear unnoticed.
         with suppress(FileNotFoundError):
             old = _open_locked(path)
         yield new, old
         if old is not None:
             _copy_permissions(old, new)
         sync(new)
-        if sys.platform == "win32":  # open files stay where they are
+        if sys.platform == "win32":  # Windows does not rename open files
             _release(new)
             _release(old)
         _replace(part, path)
@@ -183,18 +187,18 @@ def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
 
 
 def map_privately(file: FileIO, n_bytes: int) -> mmap.mmap:
-    """Map the first bytes of a file: pages are read when they are touched, and changes stay in memory."""
+    """Map the first `n_bytes` of a file. Pages are read when they are touched, and changes stay in memory."""
     if sys.platform == "win32":
         return mmap.mmap(file.fileno(), n_bytes, access=mmap.ACCESS_COPY)
-    # Pages that may change count as memory, so Linux refuses to map a file that is larger than the memory unless it is
-    # told that they hardly will. Python has the name from 3.13 on; the number is that of the common processors.
+    # Linux reserves memory for private writable mappings, and refuses those that are larger than the memory, unless
+    # MAP_NORESERVE is set. Python has the name from 3.13 on. The number is the same on the architectures listed.
     common = sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64", "riscv64")
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000 if common else 0)
     return mmap.mmap(file.fileno(), n_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
 
 
 def _open_locked(path: Path, flags: int = 0) -> FileIO:
-    """Open and lock the file at `path`, where another may come in between."""
+    """Open and lock the file at `path`, and try again if another writer replaces it meanwhile."""
     for _ in range(_MAX_TRIES):
         file = open_file(path, "r+", flags)
         try:
@@ -205,11 +209,11 @@ def _open_locked(path: Path, flags: int = 0) -> FileIO:
             file.close()
             raise
         _release(file)
-    raise WriterConflictError("other writers replace this file again and again")
+    raise WriterConflictError("other processes keep replacing this file; try again later")
 
 
 def _open_part(part: Path, path: Path) -> FileIO:
-    """Make and lock the file that will replace `path`; nobody may read it who cannot read the old one."""
+    """Create and lock the file that will replace `path`. Only users who may read `path` may read it."""
     try:
         permissions = stat.S_IMODE(path.stat().st_mode)
     except FileNotFoundError:
@@ -218,7 +222,7 @@ def _open_part(part: Path, path: Path) -> FileIO:
         try:
             file = open_file(part, "x+", permissions=permissions | stat.S_IRUSR | stat.S_IWUSR)
         except FileExistsError:
-            _clear_away(part)
+            _remove_stale(part)
             continue
         try:
             _lock(file)
@@ -228,32 +232,32 @@ def _open_part(part: Path, path: Path) -> FileIO:
             file.close()
             raise
         _release(file)
-    raise WriterConflictError("other writers replace this file again and again")
+    raise WriterConflictError("other processes keep replacing this file; try again later")
 
 
-def _clear_away(part: Path) -> None:
-    """Remove what a writer that was killed has left; an error if the writer is at work, or the file is not ours."""
-    in_the_way = FileExistsError(
-        errno.EEXIST, f"a save needs the name {part.name} in the same folder, and what is there is not ours: move it"
+def _remove_stale(part: Path) -> None:
+    """Remove the part that a killed writer has left. Raises an error if it is in use or is some other file."""
+    taken = FileExistsError(
+        errno.EEXIST, f"a save needs the name {part.name} in the same folder, which another file has; move that file"
     )
     try:
         if not stat.S_ISREG(os.lstat(part).st_mode):
-            raise in_the_way
+            raise taken
         left = _open_locked(part, _NO_LINKS)
     except FileNotFoundError:
         return
     except PermissionError:
-        raise in_the_way from None
+        raise taken from None
     try:
         if not MAGIC.startswith(read_at(left, 0, len(MAGIC))):
-            raise in_the_way
+            raise taken
         _remove(left, part)
     finally:
         _release(left)
 
 
 def _is_at(file: FileIO, path: Path) -> bool:
-    """Tell whether `path` still is this file."""
+    """Tell whether `path` is still the name of this open file."""
     try:
         return os.path.samestat(os.fstat(file.fileno()), os.stat(path, follow_symlinks=False))
     except FileNotFoundError:
@@ -261,7 +265,7 @@ def _is_at(file: FileIO, path: Path) -> bool:
 
 
 def _copy_permissions(old: FileIO, new: FileIO) -> None:
-    """Give a file the owner and the permissions of another one, as far as the system lets us."""
+    """Give the new file the owner and the permissions of the old one, as far as the system allows."""
     if sys.platform == "win32":
         return
     status = os.fstat(old.fileno())
@@ -272,7 +276,7 @@ def _copy_permissions(old: FileIO, new: FileIO) -> None:
 
 
 def _remove(file: FileIO, path: Path) -> None:
-    """Remove an open and locked file, unless another one has come to its place."""
+    """Remove an open and locked file, unless another file has taken its place."""
     if file.closed or _is_at(file, path):
         if sys.platform == "win32":
             _release(file)
@@ -280,7 +284,7 @@ def _remove(file: FileIO, path: Path) -> None:
 
 
 def _release(file: FileIO | None) -> None:
-    """Unlock and close a file, if that is not done yet."""
+    """Unlock and close a file. Does nothing for None and for closed files."""
     if file is not None and not file.closed:
         try:
             _unlock(file)
@@ -289,10 +293,9 @@ def _release(file: FileIO | None) -> None:
 
 
 def sync_directory(path: Path) -> None:
-    """Make a replacement last, if the system can.
+    """Sync a directory, so that a rename survives a power cut.
 
-    An error here is none of the save: the new file is whole and in its place, and after a power cut there is either
-    file.
+    Errors are ignored: the new file is complete and in place, and after a power cut either file is intact.
     """
     if sys.platform != "win32":
         with suppress(OSError):

@@ -24,7 +24,7 @@ class Buffer:
         self.capacity = capacity
         self._ids = np.empty(capacity, dtype=np.int64)
         self._codes = CodeRows.empty(capacity, n_bits)
-        self._columns = {name: column.room(capacity) for name, column in columns.items()}
+        self._columns = {name: column.buffer(capacity) for name, column in columns.items()}
         self._last_rows: dict[int, int] = {}
         self._n_indexed = 0
 

@@ -101,7 +101,7 @@ class Ingest:
         """
         row_squares = self.metric.check(source, first, block)
         if self.vectors == "float16":
-            _check_float16(first, block)
+            _check_float16(source, first, block)
         return row_squares
 
     def check_kept(self, vectors: VectorRows) -> None:
@@ -169,13 +169,13 @@ class Ingest:
         return 8 * (block.counts() if isinstance(block, SparseRows) else np.count_nonzero(block, axis=1))
 
 
-def _check_float16(first: int, block: VectorRows) -> None:
+def _check_float16(source: VectorSource, first: int, block: VectorRows) -> None:
     """Raise ValueError if a row has values that float16 cannot hold, or only such as it rounds to 0."""
     largest = block.largest() if isinstance(block, SparseRows) else np.abs(block).max(axis=1, initial=0)
     if (largest > np.finfo(np.float16).max).any():
         row = first + int(largest.argmax())
-        raise ValueError(f'vectors="float16" holds values up to 65504, row {row} has larger ones')
+        raise source.row_error('must fit vectors="float16"', row, "has values above 65504")
     vanishing = (largest > 0) & (largest < np.finfo(np.float16).tiny)
     if vanishing.any():
         row = first + int(vanishing.argmax())
-        raise ValueError(f'vectors="float16" loses values below 6.1e-05, row {row} has smaller ones only')
+        raise source.row_error('must fit vectors="float16"', row, "has only values below 6.1e-05")

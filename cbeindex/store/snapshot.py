@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.typing import Codes, Ids
+from .._core.typing import Codes, Ids, Rows
 from ..data.codes import n_words
 from ..data.columns import Column
 from ..errors import CorruptIndexFileError
@@ -72,17 +72,25 @@ class Snapshot(NamedTuple):
     def codes_of(self, ids: Ids, n_bits: int) -> Codes:
         """Return the codes of `ids`, all of which must be present."""
         words = np.empty((len(ids), n_words(n_bits)), dtype=np.uint64)
-        for segment in self.segments:
-            rows = segment.find(ids)
+        for segment, rows in zip(self.segments, self._rows_of(ids), strict=True):
             words[rows >= 0] = segment.codes.take(rows[rows >= 0])
         return words
 
     def column_of(self, name: str, ids: Ids, column: Column) -> Any:
         """Return the entries of a column for `ids`, all of which must be present, in the form of the column."""
         parts, places = [], []
-        for segment in self.segments:
-            rows = segment.find(ids)
+        for segment, rows in zip(self.segments, self._rows_of(ids), strict=True):
             places.append(np.flatnonzero(rows >= 0))
             parts.append(segment.columns[name][rows[rows >= 0]])
         values = column.joined(parts)
-        return values[np.argsort(np.concatenate(places))] if len(parts) > 1 else values[: len(ids)]
+        return values[np.argsort(np.concatenate(places))] if len(parts) > 1 else values
+
+    def _rows_of(self, ids: Ids) -> list[Rows]:
+        """Return the rows of `ids` in each segment, -1 where an id is elsewhere.
+
+        Raises CorruptIndexFileError if an id is not found: a file may hold ids in any order.
+        """
+        found = [segment.find(ids) for segment in self.segments]
+        if sum(np.count_nonzero(rows >= 0) for rows in found) != len(ids):
+            raise CorruptIndexFileError("ids must be unique and in order")
+        return found

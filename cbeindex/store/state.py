@@ -99,10 +99,9 @@ class IndexState(NamedTuple):
         return IndexState(self.ingest, codec, rows)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
-        """Return the vectors of `ids` in a snapshot of the rows, as float32."""
+        """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
         if self.codec is not None and self.ingest.vectors is None:
             raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
-        snapshot.require(ids)
         found: Any = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
         return found.astype(np.float32) if isinstance(found, SparseRows) else found.astype(np.float32, copy=False)
 

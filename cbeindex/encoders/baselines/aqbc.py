@@ -1,4 +1,4 @@
-"""Angular quantisation: the vertex of the hypercube that is nearest by angle, for vectors that are not negative."""
+"""Angular quantisation: the vertex of the hypercube that is nearest by angle, for non-negative vectors."""
 
 from __future__ import annotations
 
@@ -16,23 +16,21 @@ from .parametric import Checks, Layout, MatrixEncoder
 
 
 class AQBCEncoder(MatrixEncoder):
-    """Binary codes by angular quantisation, for vectors without negative values, such as counts.
+    """Binary codes by angular quantisation, for non-negative vectors such as counts.
 
-    The code of x is the vertex b of the hypercube {0, 1}^n_bits, except 0, that has the smallest angle to v = R^T x:
-    it maximises <b, v> / |b|. The best vertex with m ones has them at the m largest values of v, so sorting finds the
-    best of all. R, of shape (dim, n_bits) with orthonormal columns, is trained to make the sum of <b, R^T x> / |b| over
-    the rows, brought to norm 1, as large as it can: by turns the vertices are the nearest, and R is the best for them
-    (Gong, Kumar, Verma and Lazebnik, Angular Quantization-based Binary Codes for Fast Similarity Search, NIPS 2012).
-    Training begins with a random vertex for each row. The paper compares codes by the cosine between vertices, which
-    Hamming distances stand for here.
+    The code of x is the vertex b != 0 of the hypercube {0, 1}^n_bits with the smallest angle to v = R^T x: it maximises
+    <b, v> / |b|. The best vertex with m ones has them at the m largest values of v, so that sorting finds the best
+    vertex. R, of shape (dim, n_bits) with orthonormal columns, is trained to maximise the sum of <b, R^T x> / |b| over
+    the rows, scaled to norm 1. Training starts with a random vertex per row and alternates between the best R and the
+    nearest vertices (Gong, Kumar, Verma and Lazebnik, Angular Quantization-based Binary Codes for Fast Similarity
+    Search, NIPS 2012). The paper compares codes by the cosine between vertices. Here, Hamming distances are used.
 
-    The threshold above which a value makes a bit 1 is the vector's own. Of the m values chosen, with the sum s, it is
-    s (sqrt(1 + 1 / m) - 1), the least value with which one more would be chosen, and a projection is a value minus the
-    threshold. Projections are therefore not linear in the vector: distances cannot be estimated from them, and
-    `is_linear` is False. Angles are those at the origin, so nothing is subtracted and the centre stays 0. The code of
-    the zero vector is all ones.
+    Every vector has its own threshold: with m chosen values of sum s, it is s (sqrt(1 + 1 / m) - 1), the smallest value
+    with which one more would be chosen. A projection is a value minus the threshold. Projections are therefore not
+    linear in the vector: distances cannot be estimated from them, and `is_linear` is False. Angles are measured at the
+    origin, so that the centre stays 0. The code of the zero vector is all ones.
 
-    A vector takes O(dim n_bits) time, the encoder 4 dim n_bits bytes. Training on n rows takes
+    Encoding takes O(dim n_bits) time per vector, and the encoder takes 4 dim n_bits bytes. Training on n rows takes
     O(n_iter (n dim n_bits + dim n_bits^2)) time.
 
     Parameters
@@ -40,9 +38,9 @@ class AQBCEncoder(MatrixEncoder):
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, at most `dim`, which is the default.
+        Length of the codes, at most `dim`. By default `dim`.
     seed : int
-        Chooses the vertices with which training begins.
+        Seed of the initial vertices.
     n_iter : int
         Iterations of training.
 
@@ -52,9 +50,9 @@ class AQBCEncoder(MatrixEncoder):
     centre : float32 array of shape (dim,)
         Zeros.
     weights : float32 array of shape (n_bits, dim)
-        R^T, whose rows are orthonormal; no rows until `fit`.
+        R^T, whose rows are orthonormal. No rows before `fit`.
     objective : float64 array of shape (n_iter + 1,)
-        1 - the mean of <b, R^T x> / (|b| |x|) at the start and after each iteration; empty until `fit`.
+        1 - the mean of <b, R^T x> / (|b| |x|) at the start and after each iteration. Empty before `fit`.
 
     Examples
     --------
@@ -87,7 +85,7 @@ class AQBCEncoder(MatrixEncoder):
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim)
-            At least 2 rows, none with negative values, not all of them 0.
+            At least 2 rows of non-negative values, not all of them 0.
 
         Returns
         -------
@@ -98,7 +96,7 @@ class AQBCEncoder(MatrixEncoder):
         rng = np.random.default_rng(self.seed)
 
         def sum_of(vertices_of: Callable[[Projections], Matrix]) -> tuple[Matrix, int]:
-            """Sum x b^T / |b| over rows of norm 1, float64 (dim, n_bits), and count those that are not 0."""
+            """Sum x b^T / |b| over rows scaled to norm 1, float64 (dim, n_bits), and count the rows that are not 0."""
             total, n_rows = np.zeros((self.dim, self.n_bits)), 0
             for _, rows in training_blocks(source):
                 wide = rows.astype(np.float64)
@@ -116,7 +114,7 @@ class AQBCEncoder(MatrixEncoder):
 
         drawn, n_rows = sum_of(draw)
         if n_rows == 0:
-            raise ValueError("fit needs rows that are not 0, all rows are")
+            raise ValueError("fit needs rows that are not 0, all rows are 0")
 
         def measure(R: Matrix) -> tuple[float, Matrix]:
             weights = R.T.astype(np.float32, order="C")
@@ -137,7 +135,7 @@ class AQBCEncoder(MatrixEncoder):
     def _finish(self, products: Projections) -> Projections:
         chosen, thresholds = nearest_vertices(products)
         margins = (products - thresholds[:, np.newaxis]).astype(np.float32)
-        # Rounding must not move a value to the other side.
+        # Rounding must not change the sign of a projection.
         below = -np.finfo(np.float32).smallest_subnormal
         return np.where(chosen, np.maximum(margins, np.float32(0)), np.minimum(margins, below))
 
@@ -149,9 +147,9 @@ class AQBCEncoder(MatrixEncoder):
 
 
 def nearest_vertices(values: Projections) -> tuple[NDArray[np.bool_], NDArray[np.float64]]:
-    """Find the vertex of {0, 1}^n, except 0, at the smallest angle to each row, and its threshold.
+    """Return the vertex of {0, 1}^n, except 0, at the smallest angle to each row, and its threshold.
 
-    Equal values are on the same side: where the largest are positive, one more of them brings the vertex nearer.
+    Equal values get equal bits: if they are positive, choosing all of them gives a smaller angle than choosing some.
     """
     counts = np.arange(1, values.shape[1] + 1)
     descending = np.sort(values, axis=1)[:, ::-1]
@@ -163,12 +161,10 @@ def nearest_vertices(values: Projections) -> tuple[NDArray[np.bool_], NDArray[np
 
 
 def refuse_negative(source: VectorSource) -> None:
-    """Raise the ValueError that names the first row with a negative value."""
+    """Raise a RowError if a row has a negative value."""
     for start, rows in training_blocks(source):
         negative = (rows < 0).any(axis=1)
         if negative.any():
             row = int(negative.argmax())
-            raise ValueError(
-                f"{source.name} must not be negative for angular quantisation, "
-                f"row {source.first + start + row} has a value of {rows[row].min()}"
-            )
+            rule = "must not be negative for angular quantisation"
+            raise source.row_error(rule, start + row, f"has a value of {rows[row].min()}")

@@ -1,4 +1,4 @@
-"""Bilinear codes: vectors as matrices, turned from the left and from the right by small rotations."""
+"""Bilinear codes: vectors as matrices, multiplied from the left and the right by small rotations."""
 
 from __future__ import annotations
 
@@ -29,32 +29,32 @@ Pair: TypeAlias = tuple[Vectors, Vectors]
 
 
 def as_kind(value: Any, name: str) -> str:
-    """Return `value`, a kind of bilinear encoder."""
+    """Return `value` if it is a kind of bilinear encoder."""
     return as_choice(value, name, KINDS)
 
 
 class BilinearEncoder(ParametricEncoder):
     """Binary codes of long vectors in O(dim^1.5) time and O(dim) parameters.
 
-    x - centre, filled up with zeros, is read row by row as a nearly square matrix Z of d1 rows and d2 columns. The
-    code is the first `n_bits` signs of R1^T Z R2, read row by row again; R1, of shape (d1, c1), and R2, (d2, c2), have
-    orthonormal columns (Gong, Kumar, Rowley and Lazebnik, Learning Binary Codes for High-Dimensional Data Using
-    Bilinear Projections, CVPR 2013). That is a projection by the Kronecker product of R1 and R2, which is never made.
+    x - centre, padded with zeros, is reshaped to a nearly square matrix Z of d1 rows and d2 columns. The code is the
+    first `n_bits` signs of R1^T Z R2, in row-major order. R1, of shape (d1, c1), and R2, (d2, c2), have orthonormal
+    columns (Gong, Kumar, Rowley and Lazebnik, Learning Binary Codes for High-Dimensional Data Using Bilinear
+    Projections, CVPR 2013). This is the projection by the Kronecker product of R1 and R2, which is never formed.
 
-    Kind "learned" starts from the rotations of kind "random". By turns, with the signs B = sign(R1^T Z R2), R1 and then
-    R2 is the one that makes the sum of <B, R1^T Z R2> over the rows the largest (the problem of Procrustes). Training
-    on n rows takes O(n_iter n dim^1.5) time and O(dim) memory beside the data.
+    Kind "learned" starts from the rotations of kind "random". Training alternates between the signs B = sign(R1^T Z R2)
+    and the R1, then the R2, that maximise the sum of <B, R1^T Z R2> over the rows (orthogonal Procrustes problems).
+    Training on n rows takes O(n_iter n dim^1.5) time and O(dim) memory in addition to the data.
 
     Parameters
     ----------
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, at most `dim`, which is the default.
+        Length of the codes, at most `dim`. By default `dim`.
     kind : {"random", "learned"}
-        How R1 and R2 are chosen: drawn, the paper's Bilinear-rand, or trained on the data in `fit`, Bilinear-opt.
+        How R1 and R2 are chosen: drawn (Bilinear-rand in the paper) or trained on the data in `fit` (Bilinear-opt).
     seed : int
-        Chooses R1 and R2, or with which ones training begins.
+        Seed of R1 and R2, or of their initial values in training.
     n_iter : int
         Iterations of training.
 
@@ -62,15 +62,15 @@ class BilinearEncoder(ParametricEncoder):
     ----------
     is_fitted : bool
     centre : float32 array of shape (dim,)
-        Subtracted before projecting; zeros until `fit`.
+        Subtracted before projecting. Zeros before `fit`.
     left, right : float32 arrays of shape (d1, c1) and (d2, c2)
         R1 and R2.
     objective : float64 array of shape (n_iter + 1,)
-        1 - mean <B, R1^T Z R2> / sqrt(n_bits mean |Z|^2) at the start and after each iteration; empty unless kind is
+        1 - mean <B, R1^T Z R2> / sqrt(n_bits mean |Z|^2) at the start and after each iteration. Empty unless kind is
         "learned" and fitted.
     scale, scale_variance, overlap : float
-        What projections do to lengths: for vectors that point anywhere until `fit`, which measures it on the training
-        rows. (Rows of which the matrix has few large singular values differ much in it.)
+        The effect of projections on norms: for vectors of random direction before `fit`, then measured on the training
+        rows. (The effect varies most between rows whose matrix has few large singular values.)
 
     Examples
     --------
@@ -114,12 +114,12 @@ class BilinearEncoder(ParametricEncoder):
         return f"BilinearEncoder(dim={self.dim}, n_bits={self.n_bits}, kind={self.kind!r}, seed={self.seed})"
 
     def fit(self, X: ArrayLike) -> Self:
-        """Take the mean of the rows of `X` as the centre; for kind "learned" train the rotations as well.
+        """Set the centre to the mean of the rows of `X`, and train the rotations if kind is "learned".
 
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim)
-            At least 2 rows; for kind "learned", rows that differ.
+            At least 2 rows, which must differ for kind "learned".
 
         Returns
         -------
@@ -152,13 +152,13 @@ class BilinearEncoder(ParametricEncoder):
         return Lengths.of_subspace(self.n_bits, len(self.left) * len(self.right))
 
     def _learn(self, source: VectorSource, centre: Vectors, start: Pair) -> tuple[Pair, NDArray[np.float64]]:
-        """Train R1 and R2 by turns."""
+        """Train R1 and R2 alternately."""
         d1, d2 = len(start[0]), len(start[1])
         c1, c2 = start[0].shape[1], start[1].shape[1]
         used = (np.arange(c1 * c2) < self.n_bits).astype(np.float32).reshape(c1, 1, c2)
 
         def correlate(pair: Pair, side: str) -> tuple[float, Matrix]:
-            """Sum <B, R1^T Z R2> over all rows, and Z R2 B^T, (d1, c1), or Z^T R1 B, (d2, c2)."""
+            """Return sums over all rows: of <B, R1^T Z R2>, and of Z R2 B^T, (d1, c1), or Z^T R1 B, (d2, c2)."""
             left, right = pair
             product, total = 0.0, np.zeros((d1, c1) if side == "left" else (d2, c2))
             for _, rows in training_blocks(source):
@@ -219,9 +219,9 @@ class BilinearEncoder(ParametricEncoder):
 
 
 def near_square(n: int, most_rows: int, most_columns: int) -> tuple[int, int]:
-    """Return the shape of a matrix of at least `n` places whose sides differ by a factor of 2 at most.
+    """Return the shape of a matrix of at least `n` entries whose sides differ by a factor of at most 2.
 
-    It has as few places as that allows, and of such shapes it is the squarest.
+    Of these shapes, return one with the fewest entries, and of several the one nearest to a square.
     """
     root = int(np.sqrt(n))
     shapes = ((rows, -(-n // rows)) for rows in range(max(1, root // 2), min(most_rows, 2 * root + 2) + 1))
@@ -230,25 +230,25 @@ def near_square(n: int, most_rows: int, most_columns: int) -> tuple[int, int]:
 
 
 def _holds(rows: int, columns: int, n: int) -> bool:
-    """Tell whether a matrix has `n` places, and no row or column to spare."""
+    """Return whether a matrix holds `n` entries without a superfluous row or column."""
     return rows * columns >= n > max((rows - 1) * columns, rows * (columns - 1))
 
 
 def _project(rows: Vectors, centre: Vectors, left: Vectors, right: Vectors) -> Projections:
-    """Return R1^T Z R2 of each row, (n, c1 * c2); each row has products of its own, and so the same bits anywhere."""
+    """Return R1^T Z R2 of each row, (n, c1 * c2), by products per row: results do not depend on the batch."""
     Z = _as_matrices(rows, centre, len(left), len(right))
     projected: Projections = np.matmul(left.T, np.matmul(Z, right))
     return projected.reshape(len(rows), -1)
 
 
 def _as_matrices(rows: Vectors, centre: Vectors, d1: int, d2: int) -> Vectors:
-    """Centre rows, fill them up with zeros and read them as matrices, (n, d1, d2)."""
+    """Centre rows, pad them with zeros and reshape them to matrices, (n, d1, d2)."""
     padded = np.zeros((len(rows), d1 * d2), dtype=np.float32)
     np.subtract(rows, centre, out=padded[:, : rows.shape[1]])
     return padded.reshape(-1, d1, d2)
 
 
 def _times(stack: Vectors, matrix: Vectors) -> Vectors:
-    """Multiply a stack of matrices by one from the right, in one product."""
+    """Multiply a stack of matrices by one matrix from the right, in a single product."""
     product: Vectors = stack.reshape(-1, len(matrix)) @ matrix
     return product.reshape(*stack.shape[:2], -1)

@@ -1,4 +1,4 @@
-"""Iterative quantisation: principal axes, turned so that their signs lose little."""
+"""Iterative quantisation: principal axes, rotated to minimise the quantisation error of their signs."""
 
 from __future__ import annotations
 
@@ -26,23 +26,23 @@ from .parametric import Checks, Layout, MatrixEncoder
 class ITQEncoder(MatrixEncoder):
     """Binary codes by principal axes and a learned rotation of them.
 
-    The code of x is the signs of R^T A (x - centre): A are the `n_bits` principal axes of the data, and the rotation R
-    is trained to bring their projections V near to their own signs B. By turns B = sign(V R), and R is the rotation
-    that minimises |B - V R|^2 (Gong and Lazebnik, Iterative Quantization: A Procrustean Approach to Learning Binary
-    Codes, CVPR 2011).
+    The code of x is the signs of R^T A (x - centre). A holds the first `n_bits` principal axes of the data, and the
+    rotation R is trained to minimise |B - V R|^2, where V are the projections to A and B are the signs. Training
+    alternates between B = sign(V R) and the best rotation R for B (Gong and Lazebnik, Iterative Quantization: A
+    Procrustean Approach to Learning Binary Codes, CVPR 2011).
 
-    A vector takes O(dim n_bits) time, the encoder 4 dim n_bits bytes. Training on n rows takes
-    O(n dim min(n, dim) + n_iter (n n_bits^2 + n_bits^3)) time and room for a square matrix of min(n, dim) rows. With no
-    more rows than bits there are not enough principal axes; the others are drawn at random, at right angles to them.
+    Encoding takes O(dim n_bits) time per vector, and the encoder takes 4 dim n_bits bytes. Training on n rows takes
+    O(n dim min(n, dim) + n_iter (n n_bits^2 + n_bits^3)) time and the memory of a square matrix of min(n, dim) rows. If
+    the data have fewer principal axes than bits, random orthogonal axes are added.
 
     Parameters
     ----------
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, at most `dim`, which is the default.
+        Length of the codes, at most `dim`. By default `dim`.
     seed : int
-        Chooses the rotation with which training begins.
+        Seed of the initial rotation.
     n_iter : int
         Iterations of training.
 
@@ -50,16 +50,17 @@ class ITQEncoder(MatrixEncoder):
     ----------
     is_fitted : bool
     centre : float32 array of shape (dim,)
-        Subtracted before projecting; zeros until `fit`.
+        Subtracted before projecting. Zeros before `fit`.
     weights : float32 array of shape (n_bits, dim)
-        R^T A, whose rows are orthonormal; no rows until `fit`.
+        R^T A, whose rows are orthonormal. No rows before `fit`.
     objective : float64 array of shape (n_iter + 1,)
         The mean of (b - v)^2 over all bits, with v scaled to a mean square of 1, at the start and after each
-        iteration; empty until `fit`.
+        iteration. Empty before `fit`.
     scale, scale_variance, overlap : float
-        What projections do to lengths, measured on the training rows, of which the axes keep more than of others:
-        distances estimated from them are too small where there are not many times more rows than bits. Their errors
-        are stated as if what the signs lose pointed anywhere; along axes of much variance it is more, up to twice.
+        The effect of projections on norms, measured on the training rows. The axes preserve more of training rows than
+        of other rows, so that estimated distances are too small unless there are many times more rows than bits.
+        Stated errors assume that the quantisation error has a random direction. Along axes of large variance the true
+        error is up to twice as large.
 
     Examples
     --------

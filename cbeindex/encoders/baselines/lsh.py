@@ -1,4 +1,4 @@
-"""Locality-sensitive hashing: the signs of projections to independent Gaussian directions."""
+"""Locality-sensitive hashing: signs of projections to independent Gaussian directions."""
 
 from __future__ import annotations
 
@@ -11,30 +11,30 @@ from .parametric import Checks, Layout, MatrixEncoder
 
 
 class LSHEncoder(MatrixEncoder):
-    """Binary codes by a full Gaussian matrix, whose bits are independent of each other.
+    """Binary codes by a dense Gaussian matrix, with independent bits.
 
     The code of x is the signs of W (x - centre), with every entry of W drawn from N(0, 1) (Charikar, Similarity
-    Estimation Techniques from Rounding Algorithms, STOC 2002). The share of bits in which two codes differ has the mean
-    theta / pi, theta the angle between the two centred vectors.
+    Estimation Techniques from Rounding Algorithms, STOC 2002). Two codes
+    differ in a share theta / pi of their bits on average, where theta is the angle between the centred vectors.
 
-    A vector takes O(dim n_bits) time, and W takes 4 dim n_bits bytes: 2.6 GB for 25,600 bits of as many dimensions.
-    More than the memory of the machine is a MemoryError.
+    Encoding takes O(dim n_bits) time per vector, and W takes 4 dim n_bits bytes: 2.6 GB for dim = n_bits = 25,600. A
+    matrix larger than the memory of the machine raises MemoryError.
 
     Parameters
     ----------
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64. The first bits
-        of a code do not depend on it.
+        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64. Codes of
+        different lengths share their first bits.
     seed : int
-        Chooses W.
+        Seed of W.
 
     Attributes
     ----------
     is_fitted : bool
     centre : float32 array of shape (dim,)
-        Subtracted before projecting; zeros until `fit`, which takes the mean.
+        Subtracted before projecting. Zeros before `fit`, then the mean of the training rows.
     weights : float32 array of shape (n_bits, dim)
         The matrix W.
 
@@ -63,17 +63,17 @@ class LSHEncoder(MatrixEncoder):
 
     @property
     def scale(self) -> float:
-        """The factor that makes scale * |projections|^2 an estimate of the squared length of a centred vector."""
+        """The factor for which scale * |projections|^2 estimates the squared norm of a centred vector."""
         return 1 / self.n_bits
 
     @property
     def scale_variance(self) -> float:
-        """The relative variance of that estimate: of the mean of `n_bits` squares of normal numbers."""
+        """The relative variance of that estimate: that of a mean of `n_bits` squared normal variables."""
         return 2 / self.n_bits
 
     @property
     def overlap(self) -> float:
-        """0: what W does to a vector at right angles to y is independent of W y."""
+        """The share of W^T W y that lies along y: 0, because W z is independent of W y for z orthogonal to y."""
         return 0.0
 
     def _layout(self) -> Layout:

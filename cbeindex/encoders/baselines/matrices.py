@@ -1,4 +1,4 @@
-"""What encoders do with matrices: products, principal axes, rotations, and how these are learned."""
+"""Matrix operations of the baselines: products, principal axes, rotations, and alternating minimisation."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from ..._core.tuning import tuning
 from ..._core.typing import Projections, Vectors
 from ...data.source import VectorSource
 from ..base import rows_per_block
@@ -16,41 +17,34 @@ Matrix: TypeAlias = NDArray[Any]  # float32 or float64
 Parameters = TypeVar("Parameters")
 
 LARGEST_SCALE = 1e24
-"""What projections may do to squared lengths, one way or the other, and their variance."""
+"""Bound on the factor between squared norms before and after projecting, on its inverse, and on its variance."""
 
 LARGEST_WEIGHT = 16.0
-"""What no value of orthonormal or of normal directions exceeds."""
+"""Bound on the entries of orthonormal and of normally distributed directions."""
 
 OVERFLOW = "training overflowed: scale the vectors down"
 
-# Floats of rows multiplied at a time, unless these are fewer than 32: 64 MB.
-_BLOCK_FLOATS = 2**24
-# Floats of rows read at a time while training.
-_TRAINING_FLOATS = 2**22
-# Rows on which lengths are measured.
+# Rows on which the effect of projections on norms is measured.
 _SAMPLE_ROWS = 512
 
 
 def products(rows: Vectors, centre: Vectors, matrix: Vectors) -> Projections:
     """Centre rows and multiply them by a matrix, (n_columns, dim): float32 (n, n_columns).
 
-    In which order BLAS sums depends on the number of rows, and on some processors on the place of a row among them. So
-    the products of a row agree from batch to batch to rounding only.
+    The order in which BLAS sums depends on the number of rows and, on some processors, on the position of a row. The
+    products of a row therefore agree between batches up to rounding only.
     """
     multiplied: Projections = np.matmul(rows - centre, matrix.T)
     return multiplied
 
 
 def rows_per_product(dim: int, n_columns: int) -> int:
-    """Rows to multiply at a time: a matrix that does not fit the cache is read once for all of them.
-
-    At 25,600 x 2,048 a row costs 16 ms in blocks of 4 rows, 3.0 ms in blocks of 32 and 1.2 ms in blocks of 256.
-    """
-    return max(rows_per_block(max(dim, n_columns)), min(256, max(32, _BLOCK_FLOATS // dim)))
+    """Return the number of rows to multiply at a time: a block reads a matrix that exceeds the cache only once."""
+    return max(rows_per_block(max(dim, n_columns)), min(256, max(32, tuning().product_block_floats // dim)))
 
 
 class Lengths(NamedTuple):
-    """What projections do to lengths: see `rerank.Geometry`."""
+    """The effect of projections on norms: see `distances.estimator.Geometry`."""
 
     scale: float
     scale_variance: float
@@ -58,22 +52,23 @@ class Lengths(NamedTuple):
 
     @classmethod
     def of_subspace(cls, n_bits: int, length: int) -> Lengths:
-        """Projections to `n_bits` orthonormal directions out of `length`, of vectors that point anywhere."""
+        """Return the effect of `n_bits` orthonormal directions out of `length` on vectors of random direction."""
         share = n_bits / length
         return cls(1 / share, 2 * (1 - share) / n_bits, share)
 
     def are_sound(self) -> bool:
-        """Tell whether distances can be estimated with them in float32."""
+        """Return whether float32 can represent distances estimated with these values."""
         is_scale = 1 / LARGEST_SCALE <= self.scale <= LARGEST_SCALE
         return is_scale and 0 <= self.scale_variance <= LARGEST_SCALE and -LARGEST_SCALE <= self.overlap <= 1
 
     @classmethod
     def measured(cls, rows: Vectors, projections: Projections) -> Lengths:
-        """Measure on centred rows and their projections, paired up; some of the rows must differ.
+        """Measure the effect on pairs of centred rows, some of which must differ.
 
-        Directions that were chosen by the data keep more of it than any others would. The scale is that of differences
-        of rows, and its variance the mean square of what one scale for all of them gets wrong. Of the product of two
-        rows, |y|^2 / |P y|^2 <P y, P z> misses <y, z> by a variance of (1 - overlap) / n_bits |y|^2 |z|^2.
+        Measuring is necessary because trained directions preserve more of the data than random ones. The scale is that
+        of differences of rows, and its variance is the mean squared relative error of using one scale for all pairs.
+        The overlap follows from products of rows: |y|^2 / |P y|^2 <P y, P z> estimates <y, z> with a variance of
+        (1 - overlap) / n_bits |y|^2 |z|^2.
         """
         half = len(rows) // 2
         first, second = rows[:half].astype(np.float64), rows[half : 2 * half].astype(np.float64)
@@ -92,18 +87,18 @@ class Lengths(NamedTuple):
 
 
 def training_blocks(source: VectorSource) -> Iterator[tuple[int, Vectors]]:
-    """Read all rows to train on: pairs of first row and float32 rows."""
-    return source.blocks(_TRAINING_FLOATS)
+    """Yield all training rows in blocks: pairs of first row and float32 rows."""
+    return source.blocks(tuning().training_block_floats)
 
 
 def sample_numbers(n_rows: int, n: int) -> NDArray[np.int64]:
-    """Return the numbers of at most `n` rows from all over `n_rows`, ascending."""
+    """Return at most `n` evenly spaced numbers of rows, ascending."""
     return np.linspace(0, n_rows - 1, min(n, n_rows)).astype(np.int64)
 
 
 def read_blocks(source: VectorSource, dim: int, numbers: NDArray[np.int64]) -> Iterator[tuple[int, Vectors]]:
-    """Read the rows with these numbers: pairs of the place of the first number and float32 rows."""
-    step = max(1, _TRAINING_FLOATS // dim)
+    """Yield the rows with these numbers in blocks: pairs of position in `numbers` and float32 rows."""
+    step = max(1, tuning().training_block_floats // dim)
     for start in range(0, len(numbers), step):
         yield start, source.read(numbers[start : start + step])
 
@@ -111,7 +106,10 @@ def read_blocks(source: VectorSource, dim: int, numbers: NDArray[np.int64]) -> I
 def lengths_of(
     source: VectorSource, centre: Vectors, project: Callable[[Vectors], Projections], otherwise: Lengths
 ) -> Lengths:
-    """Measure what a function that centres and projects rows does to lengths, where the rows let it be measured."""
+    """Measure the effect on norms of `project`, which centres and projects rows.
+
+    Returns `otherwise` if the rows do not allow a measurement.
+    """
     rows = source.read(sample_numbers(source.n_rows, _SAMPLE_ROWS))
     with np.errstate(over="ignore", divide="ignore", invalid="ignore"):
         lengths = Lengths.measured(rows - centre, project(rows))
@@ -128,10 +126,10 @@ def products_of(source: VectorSource, centre: Vectors, matrix: Vectors) -> Proje
 
 
 def principal_axes(source: VectorSource, centre: Vectors, n_axes: int) -> Matrix:
-    """Find the directions in which the rows vary most, orthonormal, by falling variance: float64 (n, dim).
+    """Return the principal axes of the rows, orthonormal, by decreasing variance: float64 (n, dim).
 
-    There are at most `n_axes` of them, and none without variance. From the covariance or from the products of all
-    rows with each other, whichever is the smaller matrix.
+    There are at most `n_axes` axes, and none without variance. They are computed from the covariance matrix or from the
+    Gram matrix of the rows, whichever is smaller.
     """
     dim = len(centre)
     if dim <= source.n_rows:
@@ -149,11 +147,11 @@ def principal_axes(source: VectorSource, centre: Vectors, n_axes: int) -> Matrix
         gram += wide @ wide.T
     vectors = _leading(gram, n_axes)
     axes = np.concatenate([vectors.T @ part.astype(np.float64) for part in parts], axis=1)
-    return _signed(_orthonormal_columns(axes.T).T)  # weak ones have lost their right angles to rounding
+    return _signed(_orthonormal_columns(axes.T).T)  # axes of small variance are not orthogonal due to rounding
 
 
 def random_directions(rng: np.random.Generator, n: int, dim: int, beside: Matrix | None = None) -> Matrix:
-    """Draw `n` orthonormal directions, float64 (n, dim); `beside` are the first of them, orthonormal already."""
+    """Draw `n` orthonormal directions, float64 (n, dim), of which `beside` gives the first."""
     known = np.empty((0, dim)) if beside is None else beside
     drawn = rng.standard_normal((n - len(known), dim))
     return np.concatenate([known, _orthonormal_columns(np.concatenate([known, drawn]).T).T[len(known) :]])
@@ -162,14 +160,14 @@ def random_directions(rng: np.random.Generator, n: int, dim: int, beside: Matrix
 def nearest_orthonormal(matrix: Matrix) -> Matrix:
     """Return the matrix with orthonormal columns whose product with `matrix`, (m, n), has the largest trace.
 
-    That is U V^T of its singular value decomposition (the problem of Procrustes).
+    The solution is U V^T of the singular value decomposition (the orthogonal Procrustes problem).
     """
     largest = float(np.abs(matrix).max())
     if not np.isfinite(largest):
         raise ValueError(OVERFLOW)
     wide = matrix.astype(np.float64) / (largest or 1)
-    # The same from the smaller and symmetric V S^2 V^T takes a third of the time, where no direction is so weak that
-    # its square is lost.
+    # The eigenvectors of the smaller, symmetric matrix V S^2 V^T take a third of the time. They are accurate unless the
+    # square of a singular value is lost to rounding.
     squares, V = np.linalg.eigh(wide.T @ wide)
     if squares[0] > 1e-8 * squares[-1]:
         U, Vt = wide @ (V / np.sqrt(squares)), V.T
@@ -185,21 +183,21 @@ def alternate(
     improve: Callable[[Parameters, Matrix], Parameters],
     n_iter: int,
 ) -> tuple[Parameters, NDArray[np.float64]]:
-    """Minimise an objective in steps that cannot raise it.
+    """Minimise an objective in steps that cannot increase it.
 
     Parameters
     ----------
     start : parameters
     measure : callable
-        Gives the objective at some parameters, and a matrix for `improve`.
+        Returns the objective of some parameters, and a matrix for `improve`.
     improve : callable
-        Gives better parameters.
+        Returns better parameters, given parameters and that matrix.
     n_iter : int
 
     Returns
     -------
     parameters
-        The best ones found.
+        The best parameters found.
     float64 array of shape (n_iter + 1,)
         The objective at the start and after each iteration.
     """
@@ -221,7 +219,7 @@ def alternate(
 
 
 def _leading(symmetric: Matrix, n: int) -> Matrix:
-    """Return the vectors of the largest eigenvalues, at most `n` of those that are not 0, as columns."""
+    """Return the eigenvectors of the largest eigenvalues, at most `n` and without those of 0, as columns."""
     from scipy import linalg
 
     size = len(symmetric)
@@ -230,20 +228,20 @@ def _leading(symmetric: Matrix, n: int) -> Matrix:
     values, vectors = linalg.eigh(symmetric, subset_by_index=[max(0, size - n), size - 1], overwrite_a=True)
     if not values[-1] > 0:
         raise ValueError("fit needs rows that differ, all rows are equal")
-    # Rows are float32: their rounding shows up at 1e-14 of the largest variance.
+    # Rows are float32, whose rounding has 1e-14 of the largest variance.
     leading: Matrix = vectors[:, values > 1e-13 * values[-1]][:, ::-1]
     return leading
 
 
 def _orthonormal_columns(matrix: Matrix) -> Matrix:
-    """Make the columns orthonormal, each from those before it (with random columns: any directions alike)."""
+    """Orthonormalise the columns in order; random columns become uniformly distributed directions."""
     Q, R = np.linalg.qr(matrix)
     columns: Matrix = Q * np.where(np.diagonal(R) < 0, -1, 1)
     return columns
 
 
 def _signed(axes: Matrix) -> Matrix:
-    """Choose the sign of each row by its largest entry, which LAPACK leaves open."""
+    """Make the largest entry of each row positive: LAPACK does not define the sign of eigenvectors."""
     largest = np.take_along_axis(axes, np.abs(axes).argmax(axis=1)[:, np.newaxis], axis=1)
     signed: Matrix = axes * np.where(largest < 0, -1, 1)
     return signed

@@ -1,4 +1,4 @@
-"""Encoders that are described by named values and arrays, and rebuilt from them only where all of them fit."""
+"""Base classes of the baselines: encoders described by named values and arrays, which are checked when loaded."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ Layout: TypeAlias = dict[str, tuple[Any, tuple[int | None, ...]]]
 
 
 class ParametricEncoder(Encoder):
-    """An encoder whose class says which values and which arrays describe it; the rest of storing it is here."""
+    """An encoder that can be stored: a subclass declares its values and arrays."""
 
     _checks: ClassVar[Checks]
-    """The values that describe it beside `dim` and `n_bits`, each with the function that checks it."""
+    """Names of the values in addition to `dim` and `n_bits`, each with the function that checks the value."""
 
     _at_most_dim: ClassVar[bool] = False
-    """Whether there cannot be more bits than dimensions; if so, as many are the default."""
+    """Whether `n_bits` is at most `dim`, and `dim` by default."""
 
     def __init__(self, dim: int, n_bits: int | None, **values: Any) -> None:
         super().__init__(dim, dim if n_bits is None and self._at_most_dim else n_bits)
@@ -37,31 +37,33 @@ class ParametricEncoder(Encoder):
 
     @abstractmethod
     def _layout(self) -> Layout:
-        """Return the type and the shape of each array beside `centre`; None is any size."""
+        """Return dtype and shape of each array except `centre`; None stands for any size."""
 
     def _check_arrays(self) -> None:
-        """Raise ValueError where arrays of the right types and shapes contradict each other."""
+        """Raise ValueError if arrays of the right dtypes and shapes contradict each other."""
 
     def config(self) -> dict[str, Any]:
-        """Describe the encoder apart from its arrays, in values that JSON can hold."""
+        """Return the options of the encoder as JSON values."""
         values = {name: getattr(self, name) for name in ("dim", "n_bits", *self._checks)}
         return {"encoder": self.name, "fitted": self.is_fitted} | values
 
     def to_arrays(self) -> Arrays:
-        """Return the parameters as plain arrays."""
+        """Return the parameters as named arrays."""
         return {name: getattr(self, name) for name in ("centre", *self._layout())}
 
     @classmethod
     def from_arrays(cls, config: dict[str, Any], arrays: Arrays) -> Self:
-        """Rebuild the encoder that gave `config` and `arrays`; nothing is drawn or computed again.
+        """Rebuild an encoder from its `config` and `arrays`, without drawing or training.
 
-        Whatever does not fit raises ValueError, before memory is taken for it.
+        Inconsistent values raise ValueError before memory is allocated for them.
         """
         try:
             as_choice(config["encoder"], "encoder", (cls.name,))
             dim = as_count(config["dim"], "dim", most=MOST_DIM)
             n_bits = as_count(config["n_bits"], "n_bits", most=MOST_BITS)
-            centre = _finite(arrays, "centre", np.float32, (dim,))  # first: it shows that dim is no fancy
+            centre = _finite(
+                arrays, "centre", np.float32, (dim,)
+            )  # first, as proof of `dim` before anything is allocated
             encoder = cls.__new__(cls)
             ParametricEncoder.__init__(encoder, dim, n_bits, **{name: config[name] for name in cls._checks})
             encoder.centre = centre
@@ -70,7 +72,7 @@ class ParametricEncoder(Encoder):
                 setattr(encoder, name, _finite(arrays, name, dtype, shape))
             encoder._check_arrays()
             if "scale" in cls._checks and not Lengths(*(config[name] for name in Lengths._fields)).are_sound():
-                raise ValueError("scale, scale_variance and overlap must be such that distances can be estimated")
+                raise ValueError("scale, scale_variance and overlap must allow estimates of distances in float32")
         except KeyError as error:
             raise ValueError(f"a stored {cls.__name__} must have {error}") from None
         except TypeError as error:
@@ -79,15 +81,16 @@ class ParametricEncoder(Encoder):
 
 
 class MatrixEncoder(ParametricEncoder):
-    """An encoder that multiplies centred vectors by a matrix, and makes projections of the products.
+    """An encoder that multiplies centred vectors by a matrix and computes projections from the products.
 
-    BLAS multiplies, and so projections of a vector agree from batch to batch to rounding (about 1e-6 of the largest),
-    and bits wherever that does not decide them. They do not depend on the number of threads.
+    BLAS computes the products. The projections of a vector therefore agree between batches up to rounding (about 1e-6
+    of the largest), and a bit may differ only if its projection is 0 up to rounding. Projections do not depend on the
+    number of threads.
 
     Attributes
     ----------
     weights : float32 array of shape (n_columns, dim)
-        The matrix; it has no rows until `fit` where it comes from the data.
+        The matrix. It has no rows before `fit` if it is trained.
     """
 
     weights: Vectors
@@ -100,11 +103,11 @@ class MatrixEncoder(ParametricEncoder):
             )
 
     def _largest_weight(self) -> float:
-        """Return what no weight of an encoder that was drawn or fitted exceeds."""
+        """Return a bound on the weights of any encoder that was drawn or fitted."""
         return LARGEST_WEIGHT
 
     def _finish(self, products: Projections) -> Projections:
-        """Make projections of products, (n, n_columns), which may be overwritten; a linear encoder takes them."""
+        """Return the projections for products, (n, n_columns), which may be overwritten: the same if linear."""
         return products
 
     def _projector(self) -> Projector:
@@ -117,7 +120,7 @@ class MatrixEncoder(ParametricEncoder):
 
 
 def _finite(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
-    """Return `arrays[name]` if it has this type and shape and holds finite numbers."""
+    """Return `arrays[name]` if it has this dtype and shape and is finite."""
     array = as_array(arrays, name, dtype, shape)
     if not np.isfinite(array).all():
         raise ValueError(f"{name} must be finite")

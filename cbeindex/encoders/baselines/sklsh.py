@@ -1,4 +1,4 @@
-"""Hashing by shift-invariant kernels: random waves, cut at random heights."""
+"""Hashing by shift-invariant kernels: random cosine waves with random thresholds."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ...data.source import VectorSource
 from .matrices import OVERFLOW, read_blocks, sample_numbers
 from .parametric import Checks, Layout, MatrixEncoder
 
-# The default bandwidth: distances from so many rows to their neighbour of this rank, among so many rows.
+# The default bandwidth is a mean distance from _N_QUERIES rows to their _RANK-th neighbours among _N_ROWS rows.
 _N_QUERIES, _RANK, _N_ROWS = 256, 50, 10_000
 # Frequencies are sqrt(gamma) times numbers of order 1, in float32.
 _LEAST_GAMMA, _LARGEST_GAMMA = 1e-70, 1e70
 
 
 def as_gamma(value: Any, name: str) -> float | None:
-    """Return `value` as a float whose root float32 can hold, or None."""
+    """Return `value` as a float whose square root fits float32, or None."""
     if value is None:
         return None
     gamma = as_positive(value, name)
@@ -35,15 +35,15 @@ class SKLSHEncoder(MatrixEncoder):
 
     A bit of x is the sign of cos(<w, x - centre> + b) + t, with w ~ N(0, gamma I), b ~ U[0, 2 pi] and t ~ U[-1, 1]
     (Raginsky and Lazebnik, Locality-Sensitive Binary Codes from Shift-Invariant Kernels, NIPS 2009). With the kernel
-    K(x) = exp(-gamma |x|^2 / 2), the share of bits in which the codes of x and y differ has the mean
+    K(x) = exp(-gamma |x|^2 / 2), the expected share of bits in which the codes of x and y differ is
 
         8 / pi^2 sum over m >= 1 of (1 - K(m (x - y))) / (4 m^2 - 1)
 
-    which rises with the distance and comes to rest at 4 / pi^2: vectors farther apart than a few 1 / sqrt(gamma) are
-    all alike far. It depends on differences alone, so the centre changes nothing but rounding.
+    which increases with the distance and approaches 4 / pi^2: codes do not distinguish distances beyond a few
+    1 / sqrt(gamma). The share depends on x - y only, so that the centre affects nothing but rounding.
 
     Projections are waves, not lengths along directions: distances cannot be estimated from them, and `is_linear` is
-    False. The centre has a code like that of any other vector. A vector takes O(dim n_bits) time, the encoder
+    False. The code of the centre is not special. Encoding takes O(dim n_bits) time per vector, and the encoder takes
     4 dim n_bits bytes.
 
     Parameters
@@ -51,23 +51,23 @@ class SKLSHEncoder(MatrixEncoder):
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64. The first bits
-        of a code do not depend on it.
+        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64. Codes of
+        different lengths share their first bits.
     seed : int
-        Chooses w, b and t.
+        Seed of w, b and t.
     gamma : float, optional
-        Inverse square of the width of the kernel. By default `fit` takes the inverse mean of the squared distances
-        from rows to their 50th nearest neighbours, among at most 10,000 rows of the data.
+        Inverse squared width of the kernel. By default `fit` sets it to the inverse of the mean squared distance from
+        a row to its 50th nearest neighbour among at most 10,000 rows.
 
     Attributes
     ----------
     is_fitted : bool
     gamma_used : float or None
-        What `gamma` is, or what `fit` found.
+        `gamma`, or the value that `fit` found.
     centre : float32 array of shape (dim,)
-        Subtracted before projecting; zeros until `fit`, which takes the mean.
+        Subtracted before projecting. Zeros before `fit`, then the mean of the training rows.
     weights : float32 array of shape (n_bits, dim)
-        The frequencies w; no rows until gamma is known.
+        The frequencies w. No rows before gamma is known.
     phases, thresholds : float32 arrays of shape (n_bits,)
         b and t.
 
@@ -90,7 +90,7 @@ class SKLSHEncoder(MatrixEncoder):
 
     def __init__(self, dim: int, n_bits: int | None = None, seed: int = 0, *, gamma: float | None = None) -> None:
         super().__init__(dim, n_bits, seed=seed, gamma=gamma, gamma_used=gamma)
-        # Streams of their own: the first bits are the same for every n_bits.
+        # Separate streams, so that encoders of any n_bits share their first bits.
         _, phases, thresholds = np.random.default_rng(self.seed).spawn(3)
         self.phases: Vectors = phases.uniform(0, 2 * np.pi, self.n_bits).astype(np.float32)
         self.thresholds: Vectors = thresholds.uniform(-1, 1, self.n_bits).astype(np.float32)
@@ -100,12 +100,12 @@ class SKLSHEncoder(MatrixEncoder):
         return f"SKLSHEncoder(dim={self.dim}, n_bits={self.n_bits}, seed={self.seed}, gamma={self.gamma})"
 
     def fit(self, X: ArrayLike) -> Self:
-        """Take the mean of the rows of `X` as the centre; find gamma from their distances if it was not given.
+        """Set the centre to the mean of the rows of `X`, and gamma from their distances if it was not given.
 
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim)
-            At least 2 rows; without gamma, rows that differ.
+            At least 2 rows, which must differ if gamma was not given.
 
         Returns
         -------
@@ -126,7 +126,7 @@ class SKLSHEncoder(MatrixEncoder):
         return self
 
     def _draw(self, gamma: float | None) -> Vectors:
-        """Draw frequencies for a known gamma."""
+        """Draw the frequencies, or none if gamma is not known."""
         if gamma is None:
             return np.empty((0, self.dim), dtype=np.float32)
         require_memory(4 * self.dim * self.n_bits, "the matrix of frequencies")
@@ -158,7 +158,7 @@ class SKLSHEncoder(MatrixEncoder):
 
 
 def _neighbour_square(source: VectorSource, centre: Vectors) -> float:
-    """Return the mean squared distance from some rows to their neighbours of a given rank, or the farthest."""
+    """Return the mean squared distance from a sample of rows to their `_RANK`-th neighbour, or to the farthest row."""
     numbers = sample_numbers(source.n_rows, _N_ROWS)
     chosen = sample_numbers(len(numbers), _N_QUERIES)
     queries = source.read(numbers[chosen]).astype(np.float64) - centre

@@ -1,4 +1,4 @@
-"""Spectral hashing: the slowest waves along the principal axes of the data."""
+"""Spectral hashing: the waves of lowest frequency along the principal axes of the data."""
 
 from __future__ import annotations
 
@@ -13,44 +13,44 @@ from ..._core.typing import Projections, Vectors
 from .matrices import OVERFLOW, principal_axes, products_of
 from .parametric import Checks, Layout, MatrixEncoder
 
-# Of waves that float32 can still tell from infinity, for vectors of any sensible length.
+# Limit on phases for which the cosine in float32 is finite, for vectors of any reasonable norm.
 _LARGEST_PHASE = 1e30
 
 
 class SpectralEncoder(MatrixEncoder):
-    """Binary codes by the eigenfunctions of data that fill a box (Weiss, Torralba and Fergus, NIPS 2008).
+    """Binary codes by Laplacian eigenfunctions of uniform data in a box (Weiss, Torralba and Fergus, NIPS 2008).
 
-    Along a principal axis on which the data reach from a to b, the eigenfunctions of the Laplacian of uniformly spread
-    data are sin(pi / 2 + m pi / (b - a) (v - a)), v the position on the axis, for the modes m = 1, 2, ...; their
-    eigenvalues 1 - exp(-epsilon^2 / 2 |m pi / (b - a)|^2) rise with m / (b - a). The bits are the signs of the
-    `n_bits` eigenfunctions with the smallest ones: a long axis gives several bits, a short one none, so that there may
-    be more bits than dimensions.
+    On a principal axis with data from a to b, the eigenfunctions of the Laplacian of uniform data are
+    sin(pi / 2 + m pi / (b - a) (v - a)) for the modes m = 1, 2, ..., where v is the position on the axis. Their
+    eigenvalues 1 - exp(-epsilon^2 / 2 |m pi / (b - a)|^2) increase with m / (b - a). The bits are the signs of the
+    `n_bits` eigenfunctions with the smallest eigenvalues. A long axis yields several bits and a short axis none, so
+    that there may be more bits than dimensions.
 
     Projections are waves, not lengths along directions: distances cannot be estimated from them, and `is_linear` is
-    False. The centre has a code like that of any other vector. A vector takes O(dim n_axes + n_bits) time, the encoder
-    4 dim n_axes bytes, for the `n_axes` axes in use, at most min(n_bits, dim). Training takes room for a square matrix
-    of min(n, dim) rows.
+    False. The code of the centre is not special. Encoding takes O(dim n_axes + n_bits) time per vector, and the
+    encoder takes 4 dim n_axes bytes, with `n_axes` at most min(n_bits, dim). Training takes the memory of a square
+    matrix of min(n, dim) rows.
 
     Parameters
     ----------
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`; by default `dim` rounded up to a multiple of 64.
+        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64.
     seed : int
-        Changes nothing, since nothing is drawn; all encoders have one.
+        Ignored, because nothing is drawn. All encoders have this parameter.
 
     Attributes
     ----------
     is_fitted : bool
     centre : float32 array of shape (dim,)
-        Subtracted before projecting; zeros until `fit`.
+        Subtracted before projecting. Zeros before `fit`.
     weights : float32 array of shape (n_axes, dim)
-        The principal axes in use; none until `fit`.
+        The principal axes in use. None before `fit`.
     lower, ranges : float32 arrays of shape (n_axes,)
-        Where the data begin on each of them, and how far they reach.
+        The smallest value and the range of the data on each axis.
     axes, modes : int64 arrays of shape (n_bits,)
-        The axis of each bit, and its mode on it, slowest first; empty until `fit`.
+        The axis and the mode of each bit, lowest frequency first. Empty before `fit`.
 
     Examples
     --------
@@ -79,7 +79,7 @@ class SpectralEncoder(MatrixEncoder):
         return f"SpectralEncoder(dim={self.dim}, n_bits={self.n_bits}, seed={self.seed})"
 
     def fit(self, X: ArrayLike) -> Self:
-        """Find the principal axes of the rows of `X`, how far the data reach on them, and the slowest waves.
+        """Find the principal axes of the rows of `X`, the range of the data on them, and the waves of lowest frequency.
 
         Parameters
         ----------
@@ -114,7 +114,7 @@ class SpectralEncoder(MatrixEncoder):
         return np.cos(waves, out=waves)
 
     def _frequencies(self) -> Vectors:
-        """Return the frequency of the wave of each bit."""
+        """Return the frequency of each bit's wave."""
         with np.errstate(over="ignore"):
             return (np.pi * self.modes / self.ranges[self.axes]).astype(np.float32)
 
@@ -140,11 +140,11 @@ class SpectralEncoder(MatrixEncoder):
         with np.errstate(over="ignore"):
             reach = self._frequencies() * np.abs(self.lower)[self.axes]
         if not (reach < _LARGEST_PHASE).all() or not (self._frequencies() < _LARGEST_PHASE).all():
-            raise ValueError("waves must be slow enough for float32")
+            raise ValueError("waves must have frequencies that float32 can represent")
 
 
 def slowest_modes(ranges: Vectors, n: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the axis and the mode of the `n` waves with the smallest mode / range, ascending."""
+    """Return the axes and modes of the `n` waves with the smallest mode / range, ascending."""
     waves = [(1 / float(size), axis, 1) for axis, size in enumerate(ranges) if size > 0]
     if not waves:
         raise ValueError("fit needs rows that differ, all rows are equal")

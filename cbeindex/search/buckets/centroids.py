@@ -20,7 +20,7 @@ from ..._core.progress import part_bar
 from ..._core.threads import for_each_chunk, n_cores
 from ..._core.tuning import tuning
 from ..._core.typing import Codes, Rows
-from ...data.codes import CodeRows, to_words
+from ...data.codes import CodeRows, pack_bits
 
 # The largest weight, by the two bits that a weight has.
 _HEAVIEST = 3
@@ -72,7 +72,7 @@ class Centroids:
         magnitudes = np.abs(means)
         steps = magnitudes.max(axis=1, keepdims=True) / _HEAVIEST
         levels = np.rint(magnitudes / np.where(steps == 0, 1, steps)).astype(np.uint8)
-        return cls(_packed(means >= 0), np.stack([_packed(levels & 1), _packed(levels & 2)], axis=1))
+        return cls(pack_bits(means >= 0), np.stack([pack_bits(levels & 1), pack_bits(levels & 2)], axis=1))
 
     def __len__(self) -> int:
         return len(self.signs)
@@ -159,11 +159,6 @@ def means_of(words: Codes, n_bits: int, cell: Rows, n_cells: int) -> NDArray[np.
     means: NDArray[np.float32] = (2 * counts / sizes - 1).astype(np.float32)
     means[:, n_bits:] = 0
     return means
-
-
-def _packed(bits: NDArray[np.generic]) -> Codes:
-    """Pack bits of shape (n, 64 n_words) into words; any value but 0 is a 1."""
-    return to_words(np.packbits(bits != 0, axis=1, bitorder="little"), bits.shape[1])
 
 
 def _count(words: Codes) -> Rows:

@@ -227,7 +227,7 @@ class Cells(Buckets):
             centroids = Centroids.of_codes(signs)
         offsets = read("offsets", np.int64, n_cells + 1)
         if offsets[0] != 0 or offsets[-1] != n_rows or (offsets[1:] < offsets[:-1]).any():
-            raise ValueError(f"cells must divide the {n_rows} rows")
+            raise ValueError(f"offsets of cells must ascend from 0 to {n_rows}")
         given = described["n_probes"]
         if not isinstance(given, list) or len(given) != len(_N_NEAREST):
             raise ValueError(f"n_probes must be a list of {len(_N_NEAREST)} numbers, got {given!r}")

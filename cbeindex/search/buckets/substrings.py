@@ -115,7 +115,7 @@ class Tables(Buckets):
         first_bits = read("first_bits", np.int64, n_tables)
         # With overlapping substrings, one differing bit would count twice and near rows could be missed.
         if not np.array_equal(first_bits, _first_bits(n_bits, n_tables)):
-            raise ValueError(f"tables must divide the {n_bits} bits of codes evenly")
+            raise ValueError(f"first bits of tables must divide the {n_bits} bits of a code evenly")
         starts = read("starts", np.int32, n_tables, 2**table_bits + 1)
         return cls(table_bits, first_bits, starts, read("rows", np.int32, n_tables, n_rows), is_checked=False)
 
@@ -126,7 +126,7 @@ class Tables(Buckets):
             starts, rows = np.zeros_like(self.starts[table]), np.empty_like(self.rows[table])
             kernels.tables.fill(codes.tail, first_bit, self.table_bits, starts, rows)
             if not np.array_equal(starts, self.starts[table]) or not np.array_equal(rows, self.rows[table]):
-                raise CorruptIndexFileError(f"table {table} must have each row once, at the value of its code")
+                raise CorruptIndexFileError(f"table {table} must list each row once, in the bucket of its code")
 
     def _require_valid(self) -> None:
         """Raise CorruptIndexFileError if entries from a file are not rows; kernels rely on them."""

@@ -1,0 +1,123 @@
+"""The cache of compiled kernels, and what it uses of numba's internals."""
+
+import inspect
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from numba.core import caching
+
+import cbeindex
+from cbeindex.kernels import jit
+from tests.conftest import COMPILED
+
+HELPER = """
+from .jit import njit
+
+@njit(cache=True, nogil=True)
+def addend():
+    return {addend}
+"""
+
+KERNEL = """
+from .helper_of_test import addend
+from .jit import njit
+
+@njit(cache=True, nogil=True)
+def add(x):
+    return x + addend()
+"""
+
+RUN = """
+from cbeindex.kernels.kernel_of_test import add
+
+print(add(40), sum(add.stats.cache_hits.values()))
+"""
+
+compiled = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+
+
+@pytest.fixture
+def package(tmp_path):
+    """A copy of the package with a kernel that calls a helper in another file."""
+    copy = tmp_path / "cbeindex"
+    shutil.copytree(Path(cbeindex.__file__).parent, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    (copy / "kernels" / "kernel_of_test.py").write_text(KERNEL)
+    write_helper(copy, 2)
+    return copy
+
+
+def write_helper(package, addend):
+    (package / "kernels" / "helper_of_test.py").write_text(HELPER.format(addend=addend))
+
+
+def run(package, code=RUN, **environment):
+    """Run code with that package in a process of its own, and return what it prints."""
+    variables = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | environment
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=package.parent, env=variables, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.strip()
+
+
+@compiled
+def test_an_edit_of_a_helper_in_another_file_invalidates_the_cache(package):
+    assert run(package) == "42 0"
+    assert run(package) == "42 1"
+    write_helper(package, 3)
+    assert run(package) == "43 0"
+    kept = sorted(path.name for path in (package / "kernels" / "__pycache__").glob("kernel_of_test.*.nb?"))
+    assert len(kept) == 2, "an index and one file of code: that of the first version has been overwritten"
+
+
+@compiled
+def test_the_cache_is_where_the_environment_says(package, tmp_path):
+    assert run(package, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "42 0"
+    assert run(package, NUMBA_CACHE_DIR=str(tmp_path / "cache")) == "42 1"
+    assert run(package, NUMBA_CACHE_DIR=str(tmp_path / "cache"), NUMBA_BOUNDSCHECK="1") == "42 0"
+    assert not list((package / "kernels").glob("__pycache__/*.nbc"))
+    assert list((tmp_path / "cache").glob("kernels_*/kernel_of_test.add.*.nbc"))
+
+
+@compiled
+def test_kernels_compile_where_no_directory_can_be_written(monkeypatch):
+    monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", refuse)
+    monkeypatch.setattr(jit, "_warned", False)
+    with pytest.warns(RuntimeWarning, match="set NUMBA_CACHE_DIR to a writable directory") as warned:
+        kernels = [jit.njit(cache=True, nogil=True)(double), jit.njit(cache=True, nogil=True)(triple)]
+    assert [kernel(21) for kernel in kernels] == [42, 63]
+    assert [warning.filename for warning in warned] == [__file__]
+
+
+def refuse(self):
+    raise PermissionError
+
+
+def double(x):
+    return 2 * x
+
+
+def triple(x):
+    return 3 * x
+
+
+@compiled
+def test_numba_has_the_internals_that_the_cache_extends():
+    """Numba may change these in any release. A failure here means that `kernels/jit.py` has to follow numba.
+
+    The package sets no upper bound on numba: a bound cannot be lifted after a release, and numba bounds Python and
+    numpy itself. The intrinsics (popcount, prefetch, lanes) are compared with numpy by tests of their own.
+    """
+    kernel = jit.njit(cache=True, nogil=True)(double)
+    assert isinstance(kernel._cache, caching.FunctionCache)
+    assert isinstance(kernel._cache._cache_file, caching.IndexDataCacheFile)
+    assert kernel._cache._cache_file._source_stamp[1] == jit.sources_hash()
+    for owner, name, parameters in (
+        (caching.Cache, "_index_key", ["self", "sig", "codegen"]),
+        (caching.CacheImpl, "get_filename_base", ["self", "fullname", "abiflags"]),
+    ):
+        assert list(inspect.signature(getattr(owner, name)).parameters) == parameters, f"numba changed {name}"
