@@ -17,10 +17,6 @@ from benchmarks.harness import pin
 
 Ids = NDArray[np.int64]
 
-# Queries that are re-ranked by one call, and values of them, at most: as in cbeindex.search.
-_RERANKED_QUERIES = 64
-_RERANKED_FLOATS = 2**21
-
 
 @dataclass(frozen=True)
 class Task:

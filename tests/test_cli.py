@@ -445,7 +445,7 @@ def test_search_of_buckets(folder, capsys):
     """Visiting a single bucket finds other answers than visiting all."""
     with tuned(least_cell_segment_rows=64):
         index = fitted(X, buckets="clusters")
-    index.save("buckets.cbe")
+        index.save("buckets.cbe")
     found = []
     for n_probes in (1, 10**6):
         assert run("search", "buckets.cbe", "queries.npy", "-k", 3, "--mode", "buckets", "--n-probes", n_probes) == 0

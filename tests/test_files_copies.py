@@ -143,8 +143,8 @@ def test_ids_out_of_order(tmp_path, n, vectors_kept):
     damaged = CBEIndex.load(tmp_path / "index.cbe")
     other = copy.copy(index)
     other.remove(other.ids)
-    with pytest.raises(CorruptIndexFileError, match="ids must differ, and be in order"):
+    with pytest.raises(CorruptIndexFileError, match="ids must be unique and in order"):
         other.merge(damaged)
     if not damaged.is_fitted:
-        with pytest.raises(CorruptIndexFileError, match="ids must differ, and be in order"):
+        with pytest.raises(CorruptIndexFileError, match="ids must be unique and in order"):
             damaged.fit(vectors(30))
