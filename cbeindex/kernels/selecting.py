@@ -1,0 +1,173 @@
+"""Keeping the smallest keys of many.
+
+A key is distance << 32 | row, or the rank of the row in place of the row, so that keys order by (distance, row). Keys
+of a query are collected in a buffer: first the nearest `k` so far, which are settled, then those of rows that have
+come since, as they were found. When the buffer is full, `settle` leaves the `k` smallest, and lowers the limit on the
+distance of rows to come. So a row that is found costs little, and few rows are found.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .._typing import Distances, Keys, Mask, Ranks, Rows
+from .jit import njit
+
+NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
+# Up to so many settled keys are kept in order by insertion; more are selected by counting.
+_MOST_IN_ORDER = 32
+
+
+def room_for(k: int) -> int:
+    """Return the size of a buffer for the `k` smallest keys."""
+    return k + max(k, 16) + 16
+
+
+@njit(cache=True, nogil=True)
+def keep_smallest(keys: Keys, n: int, k: int) -> Any:
+    """Move the `k` smallest of the first `n` keys to the front, in no order, and return the largest of them."""
+    low, high = 0, n - 1
+    while low < high:  # Hoare's selection: afterwards keys[k - 1] is in its place
+        pivot = keys[(low + high) // 2]
+        i, j = low, high
+        while i <= j:
+            while keys[i] < pivot:
+                i += 1
+            while keys[j] > pivot:
+                j -= 1
+            if i <= j:
+                keys[i], keys[j] = keys[j], keys[i]
+                i += 1
+                j -= 1
+        if k - 1 <= j:
+            high = j
+        elif k - 1 >= i:
+            low = i
+        else:
+            break
+    return keys[k - 1]
+
+
+@njit(cache=True, nogil=True)
+def tally_distances(keys: Keys, n: int, tally: Distances) -> tuple[int, int]:
+    """Count the first `n` keys by distance; return the least distance, and the bits that places of the tally lack.
+
+    A key is counted at place (distance - least) >> shift.
+    """
+    least, most = np.uint64(0xFFFFFFFF), np.uint64(0)
+    for i in range(n):
+        distance = keys[i] >> np.uint64(32)
+        least, most = min(least, distance), max(most, distance)
+    shift = np.uint64(0)
+    while np.int64((most - least) >> shift) >= tally.size:
+        shift += np.uint64(1)
+    tally[:] = 0
+    for i in range(n):
+        tally[np.int64(((keys[i] >> np.uint64(32)) - least) >> shift)] += 1
+    return np.int64(least), np.int64(shift)
+
+
+@njit(cache=True, nogil=True)
+def reduce_buffer(keys: Keys, n: int, k: int, tally: Distances, spare: Keys) -> Any:
+    """Move the `k` smallest of the first `n` > `k` keys to the front, in no order, and return the largest of them.
+
+    Counting distances leaves only the keys at the k-th distance to select from. `spare` has the size of `keys`.
+    """
+    least, shift = tally_distances(keys, n, tally)
+    last, n_within = 0, np.int64(tally[0])
+    while n_within < k:
+        last += 1
+        n_within += tally[last]
+    n_kept, n_spare = 0, 0
+    for i in range(n):  # without branches: keys are in no order
+        key = keys[i]
+        place = (np.int64(key >> np.uint64(32)) - least) >> shift
+        keys[n_kept], spare[n_spare] = key, key
+        n_kept += place < last
+        n_spare += place == last
+    largest = keep_smallest(spare, n_spare, k - n_kept)
+    keys[n_kept:k] = spare[: k - n_kept]
+    return largest
+
+
+@njit(cache=True, nogil=True)
+def insert(key: Any, keys: Keys) -> None:
+    """Insert a key into ascending keys, of which the last is dropped."""
+    place = keys.size - 1
+    while place > 0 and keys[place - 1] > key:
+        keys[place] = keys[place - 1]
+        place -= 1
+    keys[place] = key
+
+
+@njit(cache=True, nogil=True)
+def settle(
+    found: Keys, counts: Rows, start: int, stop: int, hidden: Mask, ranks: Ranks, k: int, limit: int, tally: Distances,
+    spare: Keys,
+) -> int:  # fmt: skip
+    """Reduce the keys of a query to the `k` smallest (`k` = 0: to those that are valid), and return the new limit.
+
+    The first `counts[1]` of the `counts[0]` keys are settled. The others have rows; those outside of [start, stop) or
+    hidden are dropped, and rows become ranks if there are any. Once there are `k` keys, the limit is the k-th distance,
+    or less by one without ranks: rows come in ascending order, so a row at the same distance is too late.
+    """
+    n, count = counts[0], counts[1]
+    for i in range(counts[1], n):
+        key = found[i]
+        row = np.int64(key & np.uint64(0xFFFFFFFF))
+        if row < start or row >= stop or (hidden.size > 0 and hidden[row]):
+            continue
+        if ranks.size > 0:  # a file may say anything of ranks: below a distance they have 32 bits
+            key = key ^ np.uint64(row) | np.uint64(np.int64(ranks[row]) & 0xFFFFFFFF)
+        if k == 0 or k > 32:
+            found[count] = key
+            count += 1
+        elif count < k:
+            insert(key, found[: count + 1])
+            count += 1
+        elif key < found[k - 1]:
+            insert(key, found[:k])
+    largest = np.uint64(limit) << np.uint64(32)
+    if count > k > 0:
+        largest = reduce_buffer(found, count, k, tally, spare)
+        count = k
+    elif count == k > 0 and k <= 32:
+        largest = found[k - 1]
+    counts[0], counts[1] = count, count
+    return min(limit, np.int64(largest >> np.uint64(32)) - int(ranks.size == 0)) if count == k > 0 else limit
+
+
+@njit(cache=True, nogil=True)
+def put_in_order(found: Keys, counts: Rows, keys: Keys) -> None:
+    """Put the settled keys of each query in ascending order into `keys`, and the largest uint64 behind them."""
+    k, tally = keys.shape[1], np.empty(512, dtype=np.int32)
+    for query in range(keys.shape[0]):
+        n = counts[query, 1]
+        keys[query, n:] = NO_KEY
+        if k <= 32:
+            keys[query, :n] = found[query, :n]
+        elif n > 0:
+            order_by_tally(found[query, :n], tally, keys[query, :n])
+
+
+@njit(cache=True, nogil=True)
+def order_by_tally(found: Keys, tally: Distances, keys: Keys) -> None:
+    """Copy keys in ascending order: first by distance, by counting, then those of a distance, or of few."""
+    least, shift = tally_distances(found, found.size, tally)
+    begin = 0
+    for place in range(tally.size):
+        size, tally[place] = tally[place], begin
+        begin += size
+    for i in range(found.size):
+        place = (np.int64(found[i] >> np.uint64(32)) - least) >> shift
+        keys[tally[place]] = found[i]
+        tally[place] += 1
+    begin = 0
+    for place in range(tally.size):
+        end = tally[place]
+        if end - begin > 32:
+            keys[begin:end] = np.sort(keys[begin:end])
+        else:
+            for i in range(begin + 1, end):
+                insert(keys[i], keys[begin : i + 1])
+        begin = end
