@@ -66,7 +66,9 @@ def planes_of(queries: Codes) -> Codes:
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
-    def distances_within(planes: Any, numbers: Any, blocks: Any, block: int, n_words: int, limits: Any, out: Any) -> Any:
+    def distances_within(
+        planes: Any, numbers: Any, blocks: Any, block: int, n_words: int, limits: Any, out: Any
+    ) -> Any:
         """Tell which rows of a block are within the limits of some queries: bit 16 * i + row for query numbers[i].
 
         Distances are over the first `n_words` words. If there is any such row, `out[i]` has the distances of all rows

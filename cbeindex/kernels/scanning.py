@@ -70,7 +70,7 @@ def scan(
     spare = np.empty(found.shape[1] if k > 0 else 0, dtype=np.uint64)
     last = (stop + 15) // 16
     # Blocks that stay in the second-level cache for all queries.
-    group = last if n_queries == 1 else max(1, 65536 // (blocks.shape[1] * 128))
+    group = max(1, last if n_queries == 1 else 65536 // (blocks.shape[1] * 128))
     for begin in range(start // 16, last, group):
         end, query = min(begin + group, last), 0
         while query + 4 <= n_queries:
@@ -87,6 +87,4 @@ def scan(
             )  # fmt: skip
             query += 1
     for query in range(n_queries):
-        limits[query] = settle(
-            found[query], counts[query], start, stop, hidden, ranks, k, limits[query], tally, spare
-        )
+        limits[query] = settle(found[query], counts[query], start, stop, hidden, ranks, k, limits[query], tally, spare)

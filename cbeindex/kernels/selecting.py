@@ -14,8 +14,6 @@ from .._typing import Distances, Keys, Mask, Ranks, Rows
 from .jit import njit
 
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
-# Up to so many settled keys are kept in order by insertion; more are selected by counting.
-_MOST_IN_ORDER = 32
 
 
 def room_for(k: int) -> int:
@@ -54,17 +52,18 @@ def tally_distances(keys: Keys, n: int, tally: Distances) -> tuple[int, int]:
 
     A key is counted at place (distance - least) >> shift.
     """
-    least, most = np.uint64(0xFFFFFFFF), np.uint64(0)
+    least, most = np.int64(0xFFFFFFFF), np.int64(0)
     for i in range(n):
-        distance = keys[i] >> np.uint64(32)
+        distance = np.int64(keys[i] >> np.uint64(32))
         least, most = min(least, distance), max(most, distance)
-    shift = np.uint64(0)
-    while np.int64((most - least) >> shift) >= tally.size:
-        shift += np.uint64(1)
-    tally[:] = 0
+    shift = np.int64(0)
+    while (most - least) >> shift >= tally.size:
+        shift += 1
+    for place in range(tally.size):
+        tally[place] = 0
     for i in range(n):
-        tally[np.int64(((keys[i] >> np.uint64(32)) - least) >> shift)] += 1
-    return np.int64(least), np.int64(shift)
+        tally[(np.int64(keys[i] >> np.uint64(32)) - least) >> shift] += 1
+    return least, shift
 
 
 @njit(cache=True, nogil=True)
@@ -78,7 +77,7 @@ def reduce_buffer(keys: Keys, n: int, k: int, tally: Distances, spare: Keys) -> 
     while n_within < k:
         last += 1
         n_within += tally[last]
-    n_kept, n_spare = 0, 0
+    n_kept, n_spare = np.int64(0), np.int64(0)
     for i in range(n):  # without branches: keys are in no order
         key = keys[i]
         place = (np.int64(key >> np.uint64(32)) - least) >> shift
@@ -86,18 +85,25 @@ def reduce_buffer(keys: Keys, n: int, k: int, tally: Distances, spare: Keys) -> 
         n_kept += place < last
         n_spare += place == last
     largest = keep_smallest(spare, n_spare, k - n_kept)
-    keys[n_kept:k] = spare[: k - n_kept]
+    for i in range(n_kept, k):
+        keys[i] = spare[i - n_kept]
     return largest
 
 
 @njit(cache=True, nogil=True)
-def insert(key: Any, keys: Keys) -> None:
-    """Insert a key into ascending keys, of which the last is dropped."""
-    place = keys.size - 1
-    while place > 0 and keys[place - 1] > key:
-        keys[place] = keys[place - 1]
-        place -= 1
-    keys[place] = key
+def sort_keys(keys: Keys, begin: int, end: int) -> None:
+    """Sort keys [begin, end) in place; Shell's way is quick for few keys, and for keys that are nearly in order."""
+    gap = 1
+    while gap < (end - begin) // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(begin + gap, end):
+            key, place = keys[i], i
+            while place >= begin + gap and keys[place - gap] > key:
+                keys[place] = keys[place - gap]
+                place -= gap
+            keys[place] = key
+        gap //= 3
 
 
 @njit(cache=True, nogil=True)
@@ -119,55 +125,39 @@ def settle(
             continue
         if ranks.size > 0:  # a file may say anything of ranks: below a distance they have 32 bits
             key = key ^ np.uint64(row) | np.uint64(np.int64(ranks[row]) & 0xFFFFFFFF)
-        if k == 0 or k > 32:
-            found[count] = key
-            count += 1
-        elif count < k:
-            insert(key, found[: count + 1])
-            count += 1
-        elif key < found[k - 1]:
-            insert(key, found[:k])
-    largest = np.uint64(limit) << np.uint64(32)
+        found[count] = key
+        count += 1
     if count > k > 0:
         largest = reduce_buffer(found, count, k, tally, spare)
         count = k
-    elif count == k > 0 and k <= 32:
-        largest = found[k - 1]
+        limit = np.int64(largest >> np.uint64(32)) - int(ranks.size == 0)
     counts[0], counts[1] = count, count
-    return min(limit, np.int64(largest >> np.uint64(32)) - int(ranks.size == 0)) if count == k > 0 else limit
+    return limit
 
 
 @njit(cache=True, nogil=True)
 def put_in_order(found: Keys, counts: Rows, keys: Keys) -> None:
-    """Put the settled keys of each query in ascending order into `keys`, and the largest uint64 behind them."""
-    k, tally = keys.shape[1], np.empty(512, dtype=np.int32)
+    """Put the settled keys of each query in ascending order into `keys`, and the largest uint64 behind them.
+
+    Keys are ordered by distance by counting, and then those of a distance, or of few.
+    """
+    tally = np.empty(512, dtype=np.int32)
     for query in range(keys.shape[0]):
-        n = counts[query, 1]
-        keys[query, n:] = NO_KEY
-        if k <= 32:
-            keys[query, :n] = found[query, :n]
-        elif n > 0:
-            order_by_tally(found[query, :n], tally, keys[query, :n])
-
-
-@njit(cache=True, nogil=True)
-def order_by_tally(found: Keys, tally: Distances, keys: Keys) -> None:
-    """Copy keys in ascending order: first by distance, by counting, then those of a distance, or of few."""
-    least, shift = tally_distances(found, found.size, tally)
-    begin = 0
-    for place in range(tally.size):
-        size, tally[place] = tally[place], begin
-        begin += size
-    for i in range(found.size):
-        place = (np.int64(found[i] >> np.uint64(32)) - least) >> shift
-        keys[tally[place]] = found[i]
-        tally[place] += 1
-    begin = 0
-    for place in range(tally.size):
-        end = tally[place]
-        if end - begin > 32:
-            keys[begin:end] = np.sort(keys[begin:end])
-        else:
-            for i in range(begin + 1, end):
-                insert(keys[i], keys[begin : i + 1])
-        begin = end
+        n, of_query = counts[query, 1], found[query]
+        least, shift = tally_distances(of_query, n, tally)
+        begin, place = 0, 0
+        while begin < n:
+            size, tally[place] = tally[place], begin
+            begin += size
+            place += 1
+        for i in range(n):
+            place = (np.int64(of_query[i] >> np.uint64(32)) - least) >> shift
+            keys[query, tally[place]] = of_query[i]
+            tally[place] += 1
+        begin, place = 0, 0
+        while begin < n:
+            sort_keys(keys[query], begin, tally[place])
+            begin = tally[place]
+            place += 1
+        for i in range(n, keys.shape[1]):
+            keys[query, i] = NO_KEY
