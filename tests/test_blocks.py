@@ -18,13 +18,13 @@ WORDS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 30, 31, 32, 33, 39, 62, 63, 65)
 
 
 @njit(nogil=True)
-def within_one(planes, number, blocks, block, n_words, limits, out):
-    return block_kernels.distances_within(planes, (number,), blocks, block, n_words, limits, out)
+def within_one(planes, number, blocks, block, begin, end, limits, out, at):
+    return block_kernels.distances_within(planes, (number,), blocks, block, begin, end, limits, out, at)
 
 
 @njit(nogil=True)
-def within_four(planes, a, b, c, d, blocks, block, n_words, limits, out):
-    return block_kernels.distances_within(planes, (a, b, c, d), blocks, block, n_words, limits, out)
+def within_four(planes, a, b, c, d, blocks, block, begin, end, limits, out):
+    return block_kernels.distances_within(planes, (a, b, c, d), blocks, block, begin, end, limits, out, 0)
 
 
 def in_blocks(words):
@@ -53,23 +53,34 @@ def expected_keys(queries, words, hidden, ranks, start, stop, bound=2**31):
 
 
 @settings(max_examples=60)
-@given(st.sampled_from(WORDS), st.integers(0, 999), st.sampled_from(["random", "equal", "opposite"]), st.integers(0, 3))
-def test_distances_of_a_block(n_words, seed, kind, n_more):
-    """Of one and of four queries, over the first words of longer codes, and the rows within each query's limit."""
+@given(
+    st.sampled_from(WORDS),
+    st.sampled_from([0, 1, 4, 9]),
+    st.integers(0, 3),
+    st.sampled_from(["random", "equal", "opposite"]),
+    st.integers(0, 999),
+)
+def test_distances_of_a_block(n_words, begin, n_more, kind, seed):
+    """Of one and of four queries, over some words of longer codes, and the rows within each query's limit."""
+    n_words += begin
     rng = np.random.default_rng(seed)
     words = rng.integers(0, 2**64, (32, n_words + n_more), dtype=np.uint64)
     queries = rng.integers(0, 2**64, (7, n_words + n_more), dtype=np.uint64)
     if kind != "random":
         queries[:] = words[17] if kind == "equal" else ~words[17]
     planes, blocks = block_kernels.planes_of(queries), in_blocks(words)
-    distances = oracles.hamming(queries[:, :n_words], words[16:, :n_words])
+    distances = oracles.hamming(queries[:, begin:n_words], words[16:, begin:n_words])
+    before = rng.integers(0, 100, (4, 16)).astype(np.int32)
+    distances += before[2] if begin else 0
     limits = np.sort(distances, axis=1)[:, rng.integers(0, 16)].astype(np.int64)
     expected = [sum(int(near) << i for i, near in enumerate(row)) for row in distances <= limits[:, np.newaxis]]
-    out = np.full((4, 16), -1, dtype=np.int32)
-    assert within_one(planes, 5, blocks, 1, n_words, limits, out) == expected[5]
-    np.testing.assert_array_equal(out[0], distances[5])
+    out = before.copy()
+    assert within_one(planes, 5, blocks, 1, begin, n_words, limits, out, 2) == expected[5]
+    np.testing.assert_array_equal(out[2], distances[5])
+    np.testing.assert_array_equal(out[[0, 1, 3]], before[[0, 1, 3]])
     numbers = (int(rng.integers(7)), 3, 0, 6)
-    found = int(within_four(planes, *numbers, blocks, 1, n_words, limits, out))
+    out[:] = before[2]
+    found = int(within_four(planes, *numbers, blocks, 1, begin, n_words, limits, out))
     assert found == sum(expected[number] << (16 * i) for i, number in enumerate(numbers))
     np.testing.assert_array_equal(out, distances[list(numbers)])
 
@@ -79,10 +90,10 @@ def test_no_row_is_within_a_limit_below_all_distances(n_words):
     blocks = np.full((1, n_words, 16), 2**64 - 1, dtype=np.uint64)
     planes, out = block_kernels.planes_of(np.zeros((4, n_words), dtype=np.uint64)), np.empty((4, 16), dtype=np.int32)
     limits = np.array([64 * n_words - 1, -1, 64 * n_words - 1, 0])
-    assert within_one(planes, 0, blocks, 0, n_words, limits, out) == 0
-    assert within_four(planes, 0, 1, 2, 3, blocks, 0, n_words, limits, out) == 0
+    assert within_one(planes, 0, blocks, 0, 0, n_words, limits, out, 0) == 0
+    assert within_four(planes, 0, 1, 2, 3, blocks, 0, 0, n_words, limits, out) == 0
     limits[2] += 1
-    assert int(within_four(planes, 0, 1, 2, 3, blocks, 0, n_words, limits, out)) == 0xFFFF << 32
+    assert int(within_four(planes, 0, 1, 2, 3, blocks, 0, 0, n_words, limits, out)) == 0xFFFF << 32
 
 
 @settings(max_examples=60)

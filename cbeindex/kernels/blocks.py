@@ -67,18 +67,20 @@ def planes_of(queries: Codes) -> Codes:
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
     def distances_within(
-        planes: Any, numbers: Any, blocks: Any, block: int, n_words: int, limits: Any, out: Any
+        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, limits: Any, out: Any, at: int
     ) -> Any:
         """Tell which rows of a block are within the limits of some queries: bit 16 * i + row for query numbers[i].
 
-        Distances are over the first `n_words` words. If there is any such row, `out[i]` has the distances of all rows
-        from query numbers[i]; otherwise `out` may be left as it is. `numbers` is a tuple of 1 or 4.
+        Distances are over words [begin, end). If `begin` is not 0, they are added to those in `out[at + i]`. If any row
+        is within a limit, `out[at + i]` gets the distances of all rows from query numbers[i]; otherwise it may be left
+        as it is. `numbers` is a tuple of 1 or 4.
         """
         found = 0
         for i, number in enumerate(numbers):
-            differing = blocks[block, :n_words] ^ planes[number, 0, :n_words, np.newaxis]
-            out[i] = np.bitwise_count(differing).sum(axis=0, dtype=np.int32)
-            near = np.packbits(out[i] <= limits[number], bitorder="little")
+            differing = blocks[block, begin:end] ^ planes[number, 0, begin:end, np.newaxis]
+            before = out[at + i] if begin != 0 else 0
+            out[at + i] = before + np.bitwise_count(differing).sum(axis=0, dtype=np.int32)
+            near = np.packbits(out[at + i] <= limits[number], bitorder="little")
             found |= int(near.view("<u2")[0]) << (16 * i)
         return np.uint64(found)
 
@@ -275,55 +277,64 @@ else:
                 totals[i] += [b.load(total) for total in of_query]
         return totals
 
-    def _address(context: Any, builder: Any, kind: Any, value: Any, *index: Any) -> Any:
-        """Return the address of a place of an array whose last axis is contiguous."""
-        array = context.make_array(kind)(context, builder, value)
-        address = builder.ptrtoint(array.data, _WORD)
-        for i, stride in zip(index, cgutils.unpack_tuple(builder, array.strides), strict=False):
-            address = builder.add(address, builder.mul(i, stride))
-        return address
-
     @intrinsic
     def distances_within(
-        typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, n_words: Any, limits: Any, out: Any
-    ) -> Any:
+        typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, begin: Any, end: Any, limits: Any,
+        out: Any, at: Any,
+    ) -> Any:  # fmt: skip
         """Tell which rows of a block are within the limits of some queries: bit 16 * i + row for query numbers[i]."""
-        signature = types.uint64(planes, numbers, blocks, types.int64, types.int64, limits, out)
+        index = types.int64
+        signature = types.uint64(planes, numbers, blocks, index, index, index, limits, out, index)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            kinds, b = signature.args, builder
+            def address(argument: int, *place: Any) -> Any:
+                """Return the address of a place of an array whose last axis is contiguous."""
+                array = context.make_array(signature.args[argument])(context, b, arguments[argument])
+                to = b.ptrtoint(array.data, _WORD)
+                for i, stride in zip(place, cgutils.unpack_tuple(b, array.strides), strict=False):
+                    to = b.add(to, b.mul(i, stride))
+                return to
+
+            b = builder
+            begin, end, at = arguments[4], arguments[5], arguments[8]
             queries = cgutils.unpack_tuple(b, arguments[1])
             lanes, n_kept = {"avx512": (8, 8), "avx2": (4, 8), "neon": (2, 16), "portable": (2, 8)}[TARGET]
             emitter = _Emitter(b, lanes, len(queries), n_kept)
-            rows = _address(context, b, kinds[2], arguments[2], arguments[3])
+            halves, mask = ir.VectorType(_HALF, lanes), ir.IntType(lanes)
             planes = [
-                [
-                    _address(context, b, kinds[0], arguments[0], query, _WORD(plane))
-                    for plane in range(3 if _IS_SPLIT else 1)
-                ]
-                for query in queries
+                [address(0, query, _WORD(plane), begin) for plane in range(3 if _IS_SPLIT else 1)] for query in queries
             ]
-            data = _Data(emitter, rows, planes)
+            data = _Data(emitter, address(2, arguments[3], begin), planes)
             count = _count_words if TARGET == "avx512" else _count_bytes
-            totals = count(emitter, data, arguments[4])
+            sums = [
+                [cgutils.alloca_once_value(b, total) for total in of_query]
+                for of_query in count(emitter, data, b.sub(end, begin))
+            ]
+            places = [
+                [
+                    b.inttoptr(address(7, b.add(at, _WORD(i)), _WORD(lanes * v)), halves.as_pointer())
+                    for v in range(len(of_query))
+                ]
+                for i, of_query in enumerate(sums)
+            ]
+            with b.if_then(b.icmp_unsigned("!=", begin, _WORD(0))):
+                for i, of_query in enumerate(sums):
+                    for v, total in enumerate(of_query):
+                        _add(b, total, b.zext(b.load(places[i][v], align=4), emitter.words))
             # Distances less the limit, less one, are negative where rows are within the limit.
-            excesses = []
-            for query, of_query in zip(queries, totals, strict=True):
-                place = _address(context, b, kinds[5], arguments[5], query)
-                limit = emitter.broadcast(b.load(b.inttoptr(place, _WORD.as_pointer())))
-                excesses.append([b.add(b.xor(limit, emitter.constant(-1)), total) for total in of_query])
-            every = None
-            for excess in (excess for of_query in excesses for excess in of_query):
-                every = excess if every is None else b.or_(every, excess)
-            bits = b.bitcast(b.icmp_signed("<", every, emitter.constant(0)), ir.IntType(lanes))
+            excesses, every = [], emitter.constant(0)
+            for query, of_query in zip(queries, sums, strict=True):
+                limit = emitter.broadcast(b.load(b.inttoptr(address(6, query), _WORD.as_pointer())))
+                excesses.append([b.add(b.xor(limit, emitter.constant(-1)), b.load(total)) for total in of_query])
+                for excess in excesses[-1]:
+                    every = b.or_(every, excess)
+            bits = b.bitcast(b.icmp_signed("<", every, emitter.constant(0)), mask)
             found = cgutils.alloca_once_value(b, _WORD(0))
-            with cgutils.if_unlikely(b, b.icmp_unsigned("!=", bits, ir.IntType(lanes)(0))):
-                halves = ir.VectorType(_HALF, lanes)
+            with cgutils.if_unlikely(b, b.icmp_unsigned("!=", bits, mask(0))):
                 for i, of_query in enumerate(excesses):
                     for v, excess in enumerate(of_query):
-                        place = _address(context, b, kinds[6], arguments[6], _WORD(i), _WORD(lanes * v))
-                        b.store(b.trunc(totals[i][v], halves), b.inttoptr(place, halves.as_pointer()), align=4)
-                        near = b.bitcast(b.icmp_signed("<", excess, emitter.constant(0)), ir.IntType(lanes))
+                        b.store(b.trunc(b.load(sums[i][v]), halves), places[i][v], align=4)
+                        near = b.bitcast(b.icmp_signed("<", excess, emitter.constant(0)), mask)
                         near = b.zext(b.bitreverse(near) if sys.byteorder == "big" else near, _WORD)
                         b.store(b.or_(b.load(found), b.shl(near, _WORD(16 * i + lanes * v))), found)
             return b.load(found)

@@ -23,7 +23,7 @@ def scan_blocks(
     """Collect the rows of blocks [begin, end) that are within the limits of the queries in the tuple `numbers`."""
     n_words, full = blocks.shape[1], found.shape[1] - 16
     for block in range(begin, end):
-        near = distances_within(planes, numbers, blocks, block, n_words, limits, distances)
+        near = distances_within(planes, numbers, blocks, block, 0, n_words, limits, distances, 0)
         if near != 0:
             while near != 0:
                 lowest = near & (~near + np.uint64(1))
