@@ -67,28 +67,27 @@ def planes_of(queries: Codes) -> Codes:
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
     def distances_within(
-        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, limits: Any, out: Any, at: int
-    ) -> Any:
-        """Tell which rows of a block are within the limits of some queries: bit 16 * i + row for query numbers[i].
+        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, limits: Any, stage: int, out: Any,
+        at: int, ahead: int,
+    ) -> Any:  # fmt: skip
+        """Tell which rows of a block are within limits: bit 16 * i + row for query numbers[i], limits[stage, number].
 
         Distances are over words [begin, end). If `begin` is not 0, they are added to those in `out[at + i]`. If any row
         is within a limit, `out[at + i]` gets the distances of all rows from query numbers[i]; otherwise it may be left
-        as it is. `numbers` is a tuple of 1 or 4.
+        as it is. `numbers` is a tuple of 1 or 4. Memory is asked for `ahead` bytes before it is read.
         """
         found = 0
         for i, number in enumerate(numbers):
             differing = blocks[block, begin:end] ^ planes[number, 0, begin:end, np.newaxis]
             before = out[at + i] if begin != 0 else 0
             out[at + i] = before + np.bitwise_count(differing).sum(axis=0, dtype=np.int32)
-            near = np.packbits(out[at + i] <= limits[number], bitorder="little")
+            near = np.packbits(out[at + i] <= limits[stage, number], bitorder="little")
             found |= int(near.view("<u2")[0]) << (16 * i)
         return np.uint64(found)
 
 else:
     _BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
     _BIT_COUNTS = [bin(i).count("1") for i in range(16)]
-    # Bytes ahead of a row that is read, at which memory is asked for.
-    _AHEAD = 4096
 
     class _Emitter:
         """Emits the counting of one block, over runtime numbers of words.
@@ -126,16 +125,16 @@ else:
     class _Data:
         """Where rows of a block and words of queries are."""
 
-        def __init__(self, emitter: _Emitter, rows: Any, queries: list[list[Any]]) -> None:
+        def __init__(self, emitter: _Emitter, rows: Any, queries: list[list[Any]], ahead: Any) -> None:
             self._emitter, self._builder = emitter, emitter.builder
-            self._rows, self._queries = rows, queries
+            self._rows, self._queries, self._ahead = rows, queries, ahead
 
         def row_words(self, w: Any, vector: int) -> Any:
             """Read word w of the rows of a vector, and ask for the memory that will be read some time later."""
             builder, size = self._builder, 8 * self._emitter.lanes
             address = builder.add(self._rows, builder.add(builder.shl(w, _WORD(7)), _WORD(size * vector)))
             if size * vector % 64 == 0:
-                ahead = builder.inttoptr(builder.add(address, _WORD(_AHEAD)), _BYTE.as_pointer())
+                ahead = builder.inttoptr(builder.add(address, self._ahead), _BYTE.as_pointer())
                 kinds = [_BYTE.as_pointer(), _HALF, _HALF, _HALF]
                 function = builder.module.declare_intrinsic(
                     "llvm.prefetch", kinds[:1], ir.FunctionType(ir.VoidType(), kinds)
@@ -280,11 +279,11 @@ else:
     @intrinsic
     def distances_within(
         typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, begin: Any, end: Any, limits: Any,
-        out: Any, at: Any,
+        stage: Any, out: Any, at: Any, ahead: Any,
     ) -> Any:  # fmt: skip
-        """Tell which rows of a block are within the limits of some queries: bit 16 * i + row for query numbers[i]."""
+        """Tell which rows of a block are within limits: bit 16 * i + row for query numbers[i], limits[stage, number]."""
         index = types.int64
-        signature = types.uint64(planes, numbers, blocks, index, index, index, limits, out, index)
+        signature = types.uint64(planes, numbers, blocks, index, index, index, limits, index, out, index, index)
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             def address(argument: int, *place: Any) -> Any:
@@ -296,7 +295,7 @@ else:
                 return to
 
             b = builder
-            begin, end, at = arguments[4], arguments[5], arguments[8]
+            begin, end, stage, at, ahead = (arguments[i] for i in (4, 5, 7, 9, 10))
             queries = cgutils.unpack_tuple(b, arguments[1])
             lanes, n_kept = {"avx512": (8, 8), "avx2": (4, 8), "neon": (2, 16), "portable": (2, 8)}[TARGET]
             emitter = _Emitter(b, lanes, len(queries), n_kept)
@@ -304,7 +303,7 @@ else:
             planes = [
                 [address(0, query, _WORD(plane), begin) for plane in range(3 if _IS_SPLIT else 1)] for query in queries
             ]
-            data = _Data(emitter, address(2, arguments[3], begin), planes)
+            data = _Data(emitter, address(2, arguments[3], begin), planes, ahead)
             count = _count_words if TARGET == "avx512" else _count_bytes
             sums = [
                 [cgutils.alloca_once_value(b, total) for total in of_query]
@@ -312,7 +311,7 @@ else:
             ]
             places = [
                 [
-                    b.inttoptr(address(7, b.add(at, _WORD(i)), _WORD(lanes * v)), halves.as_pointer())
+                    b.inttoptr(address(8, b.add(at, _WORD(i)), _WORD(lanes * v)), halves.as_pointer())
                     for v in range(len(of_query))
                 ]
                 for i, of_query in enumerate(sums)
@@ -324,7 +323,7 @@ else:
             # Distances less the limit, less one, are negative where rows are within the limit.
             excesses, every = [], emitter.constant(0)
             for query, of_query in zip(queries, sums, strict=True):
-                limit = emitter.broadcast(b.load(b.inttoptr(address(6, query), _WORD.as_pointer())))
+                limit = emitter.broadcast(b.load(b.inttoptr(address(6, stage, query), _WORD.as_pointer())))
                 excesses.append([b.add(b.xor(limit, emitter.constant(-1)), b.load(total)) for total in of_query])
                 for excess in excesses[-1]:
                     every = b.or_(every, excess)
