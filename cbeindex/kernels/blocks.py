@@ -29,6 +29,7 @@ from .jit import njit
 
 cgutils: Any = untyped
 distances_within: Any
+least_distances: Any
 
 _NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 
@@ -67,8 +68,8 @@ def planes_of(queries: Codes) -> Codes:
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
     def distances_within(
-        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, limits: Any, stage: int, out: Any,
-        at: int, ahead: int,
+        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, ahead: int, limits: Any, stage: int,
+        out: Any, at: int,
     ) -> Any:  # fmt: skip
         """Tell which rows of a block are within limits: bit 16 * i + row for query numbers[i], limits[stage, number].
 
@@ -84,6 +85,17 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             near = np.packbits(out[at + i] <= limits[stage, number], bitorder="little")
             found |= int(near.view("<u2")[0]) << (16 * i)
         return np.uint64(found)
+
+    def least_distances(
+        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, ahead: int, least: Any
+    ) -> None:
+        """Put the least distance of a block's rows from each of some queries, over words [begin, end), into `least`.
+
+        `least[number, block]` is a uint16.
+        """
+        for number in numbers:
+            differing = blocks[block, begin:end] ^ planes[number, 0, begin:end, np.newaxis]
+            least[number, block] = np.bitwise_count(differing).sum(axis=0, dtype=np.uint16).min()
 
 else:
     _BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -276,66 +288,101 @@ else:
                 totals[i] += [b.load(total) for total in of_query]
         return totals
 
+    class _Call:
+        """A call of one of the functions below, whose first arguments are the same."""
+
+        def __init__(self, context: Any, builder: Any, signature: Any, arguments: Any) -> None:
+            self._context, self.builder, self._signature, self.arguments = context, builder, signature, arguments
+            self.queries = cgutils.unpack_tuple(builder, arguments[1])
+            # Lanes of a register, and counts that are kept in registers at the same time.
+            lanes, n_kept = {"avx512": (8, 8), "avx2": (4, 8), "neon": (2, 16), "portable": (2, 8)}[TARGET]
+            self.emitter = _Emitter(builder, lanes, len(self.queries), n_kept)
+
+        def pointer(self, kind: Any, argument: int, *place: Any) -> Any:
+            """Return a pointer to a place of an array argument."""
+            return self.builder.inttoptr(self._address(argument, *place), kind.as_pointer())
+
+        def distances(self, ahead: Any) -> list[list[Any]]:
+            """Count the bits in which rows and queries differ over words [begin, end)."""
+            block, begin, end = self.arguments[3:6]
+            planes = [
+                [self._address(0, query, _WORD(plane), begin) for plane in range(3 if _IS_SPLIT else 1)]
+                for query in self.queries
+            ]
+            data = _Data(self.emitter, self._address(2, block, begin), planes, ahead)
+            count = _count_words if TARGET == "avx512" else _count_bytes
+            return count(self.emitter, data, self.builder.sub(end, begin))
+
+        def _address(self, argument: int, *place: Any) -> Any:
+            b, kind = self.builder, self._signature.args[argument]
+            array = self._context.make_array(kind)(self._context, b, self.arguments[argument])
+            address = b.ptrtoint(array.data, _WORD)
+            for i, stride in zip(place, cgutils.unpack_tuple(b, array.strides), strict=False):
+                address = b.add(address, b.mul(i, stride))
+            return address
+
     @intrinsic
     def distances_within(
-        typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, begin: Any, end: Any, limits: Any,
-        stage: Any, out: Any, at: Any, ahead: Any,
+        typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, begin: Any, end: Any, ahead: Any,
+        limits: Any, stage: Any, out: Any, at: Any,
     ) -> Any:  # fmt: skip
-        """Tell which rows of a block are within limits: bit 16 * i + row for query numbers[i], limits[stage, number]."""
+        """Tell which rows of a block are within limits: bit 16 * i + row for query numbers[i]."""
         index = types.int64
-        signature = types.uint64(planes, numbers, blocks, index, index, index, limits, index, out, index, index)
+        signature = types.uint64(planes, numbers, blocks, index, index, index, index, limits, index, out, index)
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            def address(argument: int, *place: Any) -> Any:
-                """Return the address of a place of an array whose last axis is contiguous."""
-                array = context.make_array(signature.args[argument])(context, b, arguments[argument])
-                to = b.ptrtoint(array.data, _WORD)
-                for i, stride in zip(place, cgutils.unpack_tuple(b, array.strides), strict=False):
-                    to = b.add(to, b.mul(i, stride))
-                return to
-
-            b = builder
-            begin, end, stage, at, ahead = (arguments[i] for i in (4, 5, 7, 9, 10))
-            queries = cgutils.unpack_tuple(b, arguments[1])
-            lanes, n_kept = {"avx512": (8, 8), "avx2": (4, 8), "neon": (2, 16), "portable": (2, 8)}[TARGET]
-            emitter = _Emitter(b, lanes, len(queries), n_kept)
-            halves, mask = ir.VectorType(_HALF, lanes), ir.IntType(lanes)
-            planes = [
-                [address(0, query, _WORD(plane), begin) for plane in range(3 if _IS_SPLIT else 1)] for query in queries
-            ]
-            data = _Data(emitter, address(2, arguments[3], begin), planes, ahead)
-            count = _count_words if TARGET == "avx512" else _count_bytes
-            sums = [
-                [cgutils.alloca_once_value(b, total) for total in of_query]
-                for of_query in count(emitter, data, b.sub(end, begin))
-            ]
+        def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            call = _Call(context, b, signature, arguments)
+            e, begin, stage, at = call.emitter, arguments[4], arguments[8], arguments[10]
+            halves, mask = ir.VectorType(_HALF, e.lanes), ir.IntType(e.lanes)
+            sums = [[cgutils.alloca_once_value(b, total) for total in some] for some in call.distances(arguments[6])]
             places = [
-                [
-                    b.inttoptr(address(8, b.add(at, _WORD(i)), _WORD(lanes * v)), halves.as_pointer())
-                    for v in range(len(of_query))
-                ]
-                for i, of_query in enumerate(sums)
+                [call.pointer(halves, 9, b.add(at, _WORD(i)), _WORD(e.lanes * v)) for v in range(len(some))]
+                for i, some in enumerate(sums)
             ]
             with b.if_then(b.icmp_unsigned("!=", begin, _WORD(0))):
-                for i, of_query in enumerate(sums):
-                    for v, total in enumerate(of_query):
-                        _add(b, total, b.zext(b.load(places[i][v], align=4), emitter.words))
+                for i, some in enumerate(sums):
+                    for v, total in enumerate(some):
+                        _add(b, total, b.zext(b.load(places[i][v], align=4), e.words))
             # Distances less the limit, less one, are negative where rows are within the limit.
-            excesses, every = [], emitter.constant(0)
-            for query, of_query in zip(queries, sums, strict=True):
-                limit = emitter.broadcast(b.load(b.inttoptr(address(6, stage, query), _WORD.as_pointer())))
-                excesses.append([b.add(b.xor(limit, emitter.constant(-1)), b.load(total)) for total in of_query])
+            excesses, every = [], e.constant(0)
+            for query, some in zip(call.queries, sums, strict=True):
+                limit = e.broadcast(b.load(call.pointer(_WORD, 7, stage, query)))
+                excesses.append([b.add(b.xor(limit, e.constant(-1)), b.load(total)) for total in some])
                 for excess in excesses[-1]:
                     every = b.or_(every, excess)
-            bits = b.bitcast(b.icmp_signed("<", every, emitter.constant(0)), mask)
+            bits = b.bitcast(b.icmp_signed("<", every, e.constant(0)), mask)
             found = cgutils.alloca_once_value(b, _WORD(0))
             with cgutils.if_unlikely(b, b.icmp_unsigned("!=", bits, mask(0))):
-                for i, of_query in enumerate(excesses):
-                    for v, excess in enumerate(of_query):
+                for i, some in enumerate(excesses):
+                    for v, excess in enumerate(some):
                         b.store(b.trunc(b.load(sums[i][v]), halves), places[i][v], align=4)
-                        near = b.bitcast(b.icmp_signed("<", excess, emitter.constant(0)), mask)
+                        near = b.bitcast(b.icmp_signed("<", excess, e.constant(0)), mask)
                         near = b.zext(b.bitreverse(near) if sys.byteorder == "big" else near, _WORD)
-                        b.store(b.or_(b.load(found), b.shl(near, _WORD(16 * i + lanes * v))), found)
+                        b.store(b.or_(b.load(found), b.shl(near, _WORD(16 * i + e.lanes * v))), found)
             return b.load(found)
+
+        return signature, generate
+
+    @intrinsic
+    def least_distances(
+        typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, begin: Any, end: Any, ahead: Any,
+        least: Any,
+    ) -> Any:  # fmt: skip
+        """Put the least distance of a block's rows from each of some queries, over words [begin, end), into `least`."""
+        index = types.int64
+        signature = types.void(planes, numbers, blocks, index, index, index, index, least)
+
+        def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
+            call = _Call(context, b, signature, arguments)
+            lanes = call.emitter.lanes
+            halves, short = ir.VectorType(_HALF, lanes), ir.IntType(16)
+            for query, totals in zip(call.queries, call.distances(arguments[6]), strict=True):
+                smallest = b.trunc(totals[0], halves)
+                for total in totals[1:]:
+                    other = b.trunc(total, halves)
+                    smallest = b.select(b.icmp_unsigned("<", smallest, other), smallest, other)
+                smallest = call.emitter.call(f"llvm.vector.reduce.umin.v{lanes}i32", _HALF, smallest)
+                b.store(b.trunc(smallest, short), call.pointer(short, 7, query, arguments[3]))
+            return context.get_dummy_value()
 
         return signature, generate

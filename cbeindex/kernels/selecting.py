@@ -63,7 +63,7 @@ def tally_distances(keys: Keys, n: int, tally: Distances) -> tuple[int, int]:
         tally[place] = 0
     for i in range(n):
         tally[(np.int64(keys[i] >> np.uint64(32)) - least) >> shift] += 1
-    return least, shift
+    return int(least), int(shift)
 
 
 @njit(cache=True, nogil=True)
@@ -130,7 +130,7 @@ def settle(
     if count > k > 0:
         largest = reduce_buffer(found, count, k, tally, spare)
         count = k
-        limit = np.int64(largest >> np.uint64(32)) - int(ranks.size == 0)
+        limit = int(np.int64(largest >> np.uint64(32))) - int(ranks.size == 0)
     counts[0], counts[1] = count, count
     return limit
 
