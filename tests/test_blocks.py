@@ -15,7 +15,7 @@ from tests.strategies import code_batches, masks, rankings
 
 NO_KEY = np.uint64(2**64 - 1)
 NOTHING, NO_RANKS = np.zeros(0, dtype=np.bool_), np.zeros(0, dtype=np.int32)
-# Around the two words that an adder takes, the eight of a group, and the 31 after which bytes are widened.
+# Around the words of a register, and the 31 after which bytes are widened.
 WORDS = (1, 2, 3, 4, 7, 8, 9, 15, 16, 17, 30, 31, 32, 33, 39, 62, 63, 65)
 
 
