@@ -118,7 +118,7 @@ def batch(table: Table, codes: Codes, n_queries: int, k: int, seconds: float) ->
 def compare(codes: Codes, n_queries: int, k: int, seconds: float) -> dict[str, float]:
     """Return the least times of our scan, of its counting alone, of faiss, and of a sum of the same words.
 
-    The calls take turns. The least wall time is that with the least of other work; clocks of a thread fall short at times.
+    The calls take turns. Times are by the wall clock: the CPU clock of a thread falls short in some short calls.
     """
     import faiss
 
