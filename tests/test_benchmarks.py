@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import datasets, encode, quality, scan
+from benchmarks import datasets, encode, kernels, quality, scan
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.report import Report
 
@@ -116,6 +116,18 @@ def test_encoders_that_cannot_run_are_left_out(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "hadamard and lsh are left out: faiss is not installed" in said
     assert "matrix is left out: AttributeError" in said
+
+
+def test_kernels(tmp_path, monkeypatch, capsys):
+    pytest.importorskip("faiss")
+    path = tmp_path / "kernels.jsonl"
+    for name in ("MEMORY_BYTES", "CACHE_BYTES", "BATCH_BYTES"):
+        monkeypatch.setattr(kernels, name, 2**14)
+    kernels.main(["--bits", "64", "256", "--queries", "5", "--k", "3", "--seconds", "0", "--output", str(path)])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    assert [row["rows"] for row in rows if row["table"] == "batches"] == [2_048, 512]
+    assert sum(row["table"] == "one query, k = 10" for row in rows) == 4
+    assert "of limit" in capsys.readouterr().out
 
 
 def test_scan(tmp_path, monkeypatch, capsys):

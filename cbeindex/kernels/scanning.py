@@ -1,0 +1,95 @@
+"""Exact scans over blocks of 16 rows: the nearest rows of queries, and the rows within a radius.
+
+The layout is that of `blocks.py`, keys are those of `selecting.py`. `hidden` marks rows that must not be results, or is
+empty. `ranks` has the places of rows in the order of their ids, or is empty where rows are in that order.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
+from .blocks import distances_within, planes_of
+from .jit import njit
+from .popcount import popcount64
+from .selecting import settle
+
+
+@njit(cache=True, nogil=True, inline="always")
+def scan_blocks(
+    planes: Codes, numbers: Any, blocks: Codes, begin: int, end: int, start: int, stop: int, hidden: Mask, ranks: Ranks,
+    k: int, limits: Rows, found: Keys, counts: Rows, distances: Distances, tally: Distances, spare: Keys,
+) -> None:  # fmt: skip
+    """Collect the rows of blocks [begin, end) that are within the limits of the queries in the tuple `numbers`.
+
+    Inlined, as a call with so many arrays costs as much as some blocks.
+    """
+    n_words, full = blocks.shape[1], found.shape[1] - 16
+    for block in range(begin, end):
+        near = distances_within(planes, numbers, blocks, block, 0, n_words, 4096, limits, 0, distances, 0)
+        if near != 0:
+            while near != 0:
+                lowest = near & (~near + np.uint64(1))
+                near ^= lowest
+                bit = int(np.int64(popcount64(lowest - np.uint64(1))))
+                i, row = bit >> 4, bit & 15
+                query = numbers[i]
+                key = np.uint64(distances[i, row]) << np.uint64(32) | np.uint64(16 * block + row)
+                found[query, counts[query, 0]] = key
+                counts[query, 0] += 1
+            for i in range(len(numbers)):
+                query = numbers[i]
+                if k > 0 and counts[query, 0] > full:
+                    limits[0, query] = settle(
+                        found[query], counts[query], start, stop, hidden, ranks, k, limits[0, query], tally, spare
+                    )
+
+
+@njit(cache=True, nogil=True)
+def scan(
+    queries: Codes, blocks: Codes, hidden: Mask, ranks: Ranks, start: int, stop: int, k: int, limits: Rows, found: Keys,
+    counts: Rows,
+) -> None:  # fmt: skip
+    """Collect the keys of rows [start, stop) that are within the limits of queries.
+
+    Parameters
+    ----------
+    queries : uint64 array of shape (n_queries, n_words)
+    blocks : uint64 array of shape (n_blocks, n_words, 16)
+    hidden, ranks : bool and int32 arrays of shape (n_rows,), or empty
+    start, stop : int
+    k : int
+        Keys wanted of each query; 0 for all within the limits.
+    limits : int64 array of shape (1, n_queries)
+        Largest distances, inclusive; lowered to what can be among the `k` nearest.
+    found : uint64 array of shape (n_queries, room)
+        Keys found, with `room_for(k)` places, or with 16 for each block if `k` is 0.
+    counts : int64 array of shape (n_queries, 2)
+        Numbers of keys in `found`, twice; 0 at first.
+    """
+    n_queries = queries.shape[0]
+    planes = planes_of(queries)
+    distances, tally = np.empty((4, 16), dtype=np.int32), np.empty(512, dtype=np.int32)
+    spare = np.empty(found.shape[1] if k > 0 else 0, dtype=np.uint64)
+    last = (stop + 15) // 16
+    # Blocks that stay in the second-level cache for all queries.
+    group = max(1, last if n_queries == 1 else 65536 // (blocks.shape[1] * 128))
+    for begin in range(start // 16, last, group):
+        end, query = min(begin + group, last), 0
+        while query + 4 <= n_queries:
+            four = query, query + 1, query + 2, query + 3
+            scan_blocks(
+                planes, four, blocks, begin, end, start, stop, hidden, ranks, k, limits, found, counts, distances,
+                tally, spare,
+            )  # fmt: skip
+            query += 4
+        while query < n_queries:
+            scan_blocks(
+                planes, (query,), blocks, begin, end, start, stop, hidden, ranks, k, limits, found, counts, distances,
+                tally, spare,
+            )  # fmt: skip
+            query += 1
+    for query in range(n_queries):
+        limits[0, query] = settle(
+            found[query], counts[query], start, stop, hidden, ranks, k, limits[0, query], tally, spare
+        )
