@@ -1,0 +1,141 @@
+"""Fourier transforms of points whose lanes are transforms of their own, pass by pass.
+
+A point is a register of real parts and one of imaginary parts behind it. A pass of radix p combines the points j,
+j + step, j + 2 step, ... of every block of p * step points, for all j below step, and multiplies them by twiddle
+factors: after the sums going forward (decimation in frequency), before them going back (decimation in time). Going
+back swaps real and imaginary parts, which makes a transform of its inverse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+
+from llvmlite import ir
+
+from .layouts import PASS_FIELDS, RADICES
+from .vectors import LANES, Complex, Integer, Lanes, Pointer, call, loop
+
+
+def write_forward(
+    points: Pointer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
+) -> None:
+    """Transform `count` times the points from `points + i * stride` on, in place, into the order of the passes."""
+    with loop(n) as i:
+        _write_switch("after", points, points + LANES, count, stride, passes + i * len(PASS_FIELDS), tables)
+
+
+def write_backward(
+    points: Pointer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
+) -> None:
+    """Undo `write_forward`, but for a factor of the number of points."""
+    with loop(n) as i:
+        entry = passes + (n - 1 - i) * len(PASS_FIELDS)
+        _write_switch("before", points + LANES, points, count, stride, entry, tables)
+
+
+def _write_switch(
+    twiddles: str, real: Pointer, imaginary: Pointer, count: Integer, stride: Integer, entry: Pointer, tables: Pointer
+) -> None:
+    """Call the pass of the radix that the entry names."""
+    builder = real.builder
+    kind, n_blocks, step, first = ((entry + i).integer() for i in range(len(PASS_FIELDS)))
+    done = builder.append_basic_block()
+    switch = builder.switch(kind.value, done)
+    for case, radix in enumerate(2 * RADICES):
+        how = "never" if case >= len(RADICES) else twiddles
+        block = builder.append_basic_block()
+        switch.add_case(ir.Constant(ir.IntType(64), case), block)
+        with builder.goto_block(block):
+            write = partial(_write_pass, radix, how)
+            arguments = (real, imaginary, count, stride, n_blocks, step, tables + first)
+            call(write, f"pass_{radix}_{how}", *arguments)
+            builder.branch(done)
+    builder.position_at_end(done)
+
+
+def _write_pass(
+    radix: int, twiddles: str, real: Pointer, imaginary: Pointer, count: Integer, stride: Integer, n_blocks: Integer,
+    step: Integer, factors: Pointer,
+) -> None:  # fmt: skip
+    """Write a pass, with factors "after", "before" or "never" (then step is 1)."""
+
+    def butterfly(start: Integer, between: Integer | int, factor: Pointer) -> None:
+        places = [start + Integer(start.builder, t) * between for t in range(radix)]
+        points = [Complex((real + place).load(), (imaginary + place).load()) for place in places]
+        turns = [] if twiddles == "never" else [(factor + 2 * t).spread_point() for t in range(radix - 1)]
+        if twiddles == "before":
+            points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
+        points = _transform(points)
+        if twiddles == "after":
+            points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
+        for point, place in zip(points, places, strict=True):
+            (real + place).store(point.real)
+            (imaginary + place).store(point.imaginary)
+
+    with loop(count) as i, loop(n_blocks) as block:
+        if twiddles == "never":
+            butterfly(i * stride + block * (2 * LANES * radix), 2 * LANES, factors)
+        else:
+            between = step * (2 * LANES)
+            start = i * stride + block * radix * between
+            with loop(step) as j:
+                butterfly(start + j * (2 * LANES), between, factors + j * (2 * radix - 2))
+
+
+def _transform(points: Sequence[Complex]) -> list[Complex]:
+    """Discrete Fourier transform of a few points."""
+    if len(points) == 2:
+        return [points[0] + points[1], points[0] - points[1]]
+    if len(points) == 4:
+        return _transform_four(*points)
+    if len(points) == 8:
+        return _transform_eight(points)
+    return _transform_odd(points)
+
+
+def _transform_four(a: Complex, b: Complex, c: Complex, d: Complex) -> list[Complex]:
+    even, odd, difference, turned = a + c, b + d, a - c, _times_minus_i(b - d)
+    return [even + odd, difference + turned, even - odd, difference - turned]
+
+
+def _transform_eight(points: Sequence[Complex]) -> list[Complex]:
+    sums = [points[k] + points[k + 4] for k in range(4)]
+    a, b, c, d = (points[k] - points[k + 4] for k in range(4))
+    # b turns by an eighth and d by three eighths; their common factor sqrt(1/2) waits for the last sums.
+    b = Complex(b.real + b.imaginary, b.imaginary - b.real)
+    d = Complex(d.imaginary - d.real, -(d.real + d.imaginary))
+    c = _times_minus_i(c)
+    even, odd, difference, turned = a + c, b + d, a - c, _times_minus_i(b - d)
+    half = a.real.constant(math.sqrt(0.5))
+    first, third, fifth, seventh = _transform_four(*sums)
+    return [
+        *(first, even.add_scaled(odd, half), third, difference.add_scaled(turned, half)),
+        *(fifth, even.add_scaled(odd, -half), seventh, difference.add_scaled(turned, -half)),
+    ]
+
+
+def _transform_odd(points: Sequence[Complex]) -> list[Complex]:
+    """Points k and p - k share their products: cosines of the sums, sines of the differences."""
+    p, first = len(points), points[0]
+    half = range(1, (p + 1) // 2)
+    sums, differences = ([join(points[k], points[p - k]) for k in half] for join in (Complex.__add__, Complex.__sub__))
+
+    def factors(function: object, t: int) -> list[Lanes]:
+        return [first.real.constant(function(2 * math.pi * (k * t % p) / p)) for k in half]  # type: ignore[operator]
+
+    out = [sum(sums, first)] * p
+    for t in half:
+        even, sines = first, factors(math.sin, t)
+        odd = differences[0].scale(sines[0])
+        for term, factor in zip(sums, factors(math.cos, t), strict=True):
+            even = even.add_scaled(term, factor)
+        for term, factor in zip(differences[1:], sines[1:], strict=True):
+            odd = odd.add_scaled(term, factor)
+        out[t], out[p - t] = even + _times_minus_i(odd), even - _times_minus_i(odd)
+    return out
+
+
+def _times_minus_i(point: Complex) -> Complex:
+    return Complex(point.imaginary, -point.real)
