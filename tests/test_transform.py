@@ -40,7 +40,7 @@ class Circulant:
     def transform(self, rows, start=0, stop=None, projections=True, codes=True):
         """Projections and codes, of the rows [start, stop) only, in memory that is filled with something else."""
         stop = len(rows) if stop is None else stop
-        work = np.zeros(self.plan.work_floats, dtype=np.float32)
+        work = self.plan.make_work()
         out = np.full((len(rows) if projections else 0, self.n_bits), 7, dtype=np.float32)
         words = np.full((len(rows) if codes else 0, -(-self.n_bits // 64)), 2**64 - 7, dtype=np.uint64)
         bad = transform_rows(
@@ -116,7 +116,8 @@ def test_a_batch_gives_the_bits_of_its_rows(length, n_rows, data):
 def test_memory_that_was_used_before_does_not_matter():
     encoder, rows = Circulant(784), some_rows(5, 784)
     projections, codes, _ = encoder.transform(rows)
-    work = np.full(encoder.plan.work_floats, np.nan, dtype=np.float32)
+    work = encoder.plan.make_work()
+    work[:] = np.nan
     again, words = np.empty_like(projections), np.empty_like(codes)
     for _ in range(2):
         bad = transform_rows(

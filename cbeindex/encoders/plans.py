@@ -29,6 +29,8 @@ _LANES = 16
 _BUTTERFLY = {2: 4, 3: 12, 4: 16, 5: 36, 7: 66, 8: 52}
 _TWIDDLE, _MEMORY = 4, 5
 _PASS, _TILE = 12, 240
+# Floats in a cache line.
+_LINE = 16
 # Bytes of scratch of the rows that are worked on together: within the first-level cache.
 _TOGETHER = 24_000
 # From these many bytes on, stripes and blocks are worked on a few at a time.
@@ -53,8 +55,6 @@ class ConvolutionPlan:
         Sizes, passes and places of points, for the kernels.
     tables : float32 array
         Twiddle factors.
-    work_floats : int
-        Length of the float32 array that kernels work in, zeros at first.
     """
 
     def __init__(self, length: int, lanes: int) -> None:
@@ -63,7 +63,11 @@ class ConvolutionPlan:
         self._n_rows, self._n_columns = _split(self.n_points)
         rows, is_kept = _lane_rows(self._n_rows, lanes)
         self._rows, self._frequencies = rows, _order(radices(self._n_columns))
-        self.layout, self.tables, self.work_floats = self._lay_out(rows, is_kept)
+        self.layout, self.tables, self._work_floats = self._lay_out(rows, is_kept)
+
+    def make_work(self) -> Floats:
+        """Return memory for kernels to work in; each thread needs its own."""
+        return _align(np.zeros(0, dtype=np.float32), self._work_floats)
 
     def coefficients(self, spectrum: Spectrum) -> Floats:
         """Return the factors of a product by half spectra.
@@ -76,7 +80,8 @@ class ConvolutionPlan:
         -------
         float32 array of shape (n_blocks, n_factors)
         """
-        return np.stack([np.concatenate(list(self._factors(half))) for half in spectrum])
+        factors = np.stack([np.concatenate(list(self._factors(half))) for half in spectrum])
+        return _align(factors.ravel()).reshape(factors.shape)
 
     def _factors(self, half: NDArray[np.complex64]) -> Iterator[Floats]:
         """Yield the factors of each pair of blocks: own, that of the mirror image, shared."""
@@ -114,14 +119,16 @@ class ConvolutionPlan:
         sizes |= {name: count // len(PASS_FIELDS) for name, count in n_passes.items()}
         sizes |= dict(zip(parts, itertools.accumulate(map(len, parts.values()), initial=len(FIELDS)), strict=False))
         tables += more
-        sizes["turns"] = sum(map(len, tables))
+        n_floats = sum(map(len, tables))
+        sizes["turns"] = -(-n_floats // _LINE) * _LINE
+        tables.append(np.zeros(sizes["turns"] - n_floats, dtype=np.float32))
         for stripe in range(n_stripes):
             columns = np.arange(stripe * lanes, (stripe + 1) * lanes)
             turns = np.empty((len(rows), 2, lanes), dtype=np.float32)
             _put(turns, np.exp(-2j * np.pi / n * (np.outer(rows, columns) % n)))
             tables.append(turns.ravel())
 
-        row_floats = 2 * n + point
+        row_floats = -(-(2 * n + point) // _LINE) * _LINE
         stripe, block = (n_rows + 1) * point, n_stripes * lanes * point
         row_bytes = 4 * (row_floats + n_stripes * stripe + n_blocks * block)
         together = max(1, _TOGETHER // row_bytes)
@@ -134,7 +141,19 @@ class ConvolutionPlan:
         layout = [sizes[name] for name in FIELDS] + [value for part in parts.values() for value in part]
         # Signs are read 64 at a time, some of them behind the last row.
         work_floats = sizes["blocks"] + max(64, together * n_blocks * block)
-        return np.array(layout, dtype=np.int64), np.concatenate(tables), work_floats
+        return np.array(layout, dtype=np.int64), _align(np.concatenate(tables)), work_floats
+
+
+def _align(values: Floats, size: int | None = None) -> Floats:
+    """Return values, zeros behind them up to `size`, from the beginning of a cache line on.
+
+    Registers that are read across two lines cost twice the time.
+    """
+    size = len(values) if size is None else size
+    memory = np.zeros(size + _LINE, dtype=np.float32)
+    first = -memory.ctypes.data % (4 * _LINE) // 4
+    memory[first : first + len(values)] = values
+    return memory[first : first + size]
 
 
 def radices(n: int) -> list[int]:

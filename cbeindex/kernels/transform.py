@@ -73,17 +73,18 @@ else:
     @njit(cache=True, nogil=True)
     def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, work: Any, start: int, n_floats: int) -> None:
         """Centre a row, multiply it by the signs of a block, and pad it with zeros to `n_floats`, from `start` on."""
-        dim = rows.shape[1]
+        dim, out = rows.shape[1], work[start : start + n_floats]  # an index that is a sum might be negative
         for j in range(dim):
-            work[start + j] = (rows[row, j] - centre[j]) * np.float32(signs[block, j])
+            out[j] = (rows[row, j] - centre[j]) * np.float32(signs[block, j])
         for j in range(dim, n_floats):
-            work[start + j] = 0
+            out[j] = 0
 
     @njit(cache=True, nogil=True)
     def copy(work: Any, start: int, out: Any, row: int, first: int, count: int) -> None:
         """Copy floats from `start` on to `out[row, first:]`."""
+        values, target = work[start : start + count], out[row, first : first + count]
         for j in range(count):
-            out[row, first + j] = work[start + j]
+            target[j] = values[j]
 
 
 @njit(cache=True, nogil=True)
