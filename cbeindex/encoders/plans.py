@@ -93,12 +93,12 @@ class ConvolutionPlan:
             n_pairs = n_columns if block + 1 < n_blocks else (n_columns + 1) // 2
             k = (rows + self._n_rows * self._frequencies[:n_pairs, np.newaxis]) % n
             factors = np.empty((n_pairs, 3, 2, lanes), dtype=np.float32)
-            for i, at in enumerate((k, -k % n)):
-                upper, angle = whole[n - at].conj(), np.pi * at / n
-                mean, half_difference = (whole[at] + upper) / (2 * n), (whole[at] - upper) / (2 * n)
-                _put(factors[:, i], mean - half_difference * np.sin(angle))
-                if i == 0:
-                    _put(factors[:, 2], 1j * half_difference * np.cos(angle))
+            own, shared = _factors_of(whole, k)
+            other, negative = _factors_of(whole, -k % n)
+            # Half of them from the other half, so that it does not matter to the bits which is whose mirror image.
+            shared = np.where(2 * k <= n, shared, -negative.conj())
+            for i, values in enumerate((own, other, shared)):
+                _put(factors[:, i], values)
             factors[..., rows < 0] = 0
             yield factors.ravel()
 
@@ -144,6 +144,14 @@ class ConvolutionPlan:
         return np.array(layout, dtype=np.int64), _align(np.concatenate(tables)), work_floats
 
 
+def _factors_of(whole: NDArray[np.complex128], k: NDArray[np.int64]) -> tuple[NDArray[np.complex128], ...]:
+    """Return A and B (above) of frequencies, over the number of points, from a half spectrum."""
+    n = len(whole) - 1
+    upper, angle = whole[n - k].conj(), np.pi * k / n
+    mean, half_difference = (whole[k] + upper) / (2 * n), (whole[k] - upper) / (2 * n)
+    return mean - half_difference * np.sin(angle), 1j * half_difference * np.cos(angle)
+
+
 def _align(values: Floats, size: int | None = None) -> Floats:
     """Return values, zeros behind them up to `size`, from the beginning of a cache line on.
 
@@ -157,16 +165,19 @@ def _align(values: Floats, size: int | None = None) -> Floats:
 
 
 def radices(n: int) -> list[int]:
-    """Return the radices of the passes of a transform of n points, the last one without twiddle factors."""
-    odd = []
-    for p in (7, 5, 3):
+    """Return the radices of the passes of a transform of n points.
+
+    The largest one comes last, where it needs no twiddle factors.
+    """
+    found = []
+    for p in (3, 5, 7):
         while n % p == 0:
-            odd.append(p)
+            found.append(p)
             n //= p
     bits = n.bit_length() - 1
     # Eights, but for 2, 4 or 4 x 4.
     few = {0: [], 1: [2] if bits == 1 else [4, 4], 2: [4]}[bits % 3]
-    return [*odd, *few, *[8] * ((bits - sum(p.bit_length() - 1 for p in few)) // 3)]
+    return sorted([*found, *few, *[8] * ((bits - sum(p.bit_length() - 1 for p in few)) // 3)])
 
 
 @functools.lru_cache(1024)
