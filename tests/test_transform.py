@@ -97,9 +97,9 @@ def test_shorter_rows_prefixes_and_stacked_blocks(length, n_padded, n_bits, seed
 
 
 @settings(max_examples=40)
-@given(st.sampled_from(LENGTHS), st.integers(1, 12), st.data())
+@given(st.sampled_from(LENGTHS), st.integers(1, 2 * LANES + 3), st.data())
 def test_a_batch_gives_the_bits_of_its_rows(length, n_rows, data):
-    """Whatever the neighbours are, and wherever a row is in the batch."""
+    """Whatever the neighbours are, and wherever a row is in the batch: in a lane of its own, or alone in all lanes."""
     encoder, rows = Circulant(length), some_rows(n_rows, length)
     projections, codes, _ = encoder.transform(rows)
     start = data.draw(st.integers(0, n_rows - 1))
@@ -113,15 +113,25 @@ def test_a_batch_gives_the_bits_of_its_rows(length, n_rows, data):
     np.testing.assert_array_equal(encoder.transform(loud)[0][start], projections[start])
 
 
+@pytest.mark.parametrize("length", LENGTHS)
+def test_rows_side_by_side_give_the_bits_of_rows_alone(length):
+    encoder, rows = Circulant(length), some_rows(LANES, length)
+    together, _, bad = encoder.transform(rows)
+    assert bad == -1
+    for i in (0, 1, LANES - 1):
+        np.testing.assert_array_equal(encoder.transform(rows, i, i + 1)[0][i], together[i])
+
+
 def test_memory_that_was_used_before_does_not_matter():
-    encoder, rows = Circulant(784), some_rows(5, 784)
+    n_rows = LANES + 2
+    encoder, rows = Circulant(784), some_rows(n_rows, 784)
     projections, codes, _ = encoder.transform(rows)
     work = encoder.plan.make_work()
     work[:] = np.nan
     again, words = np.empty_like(projections), np.empty_like(codes)
     for _ in range(2):
         bad = transform_rows(
-            rows, 0, 5, encoder.centre, encoder.signs, 784, 784, encoder.plan.layout, encoder.plan.tables,
+            rows, 0, n_rows, encoder.centre, encoder.signs, 784, 784, encoder.plan.layout, encoder.plan.tables,
             encoder.coefficients, work, again, words,
         )  # fmt: skip
         assert bad == -1
@@ -139,14 +149,27 @@ def test_only_what_is_asked_for_is_written(length):
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, np.float32(3e38)])
 @pytest.mark.parametrize("length", [6, 31, 784])
-def test_rows_that_are_not_finite_are_found(length, value):
-    rows = some_rows(9, length).copy()
+@pytest.mark.parametrize("n_rows", [6, LANES + 6])
+def test_rows_that_are_not_finite_are_found(length, n_rows, value):
+    rows = some_rows(n_rows, length).copy()
     rows[5:, length // 2] = value
     if np.isfinite(value):
         rows[5:] = np.sign(rows[5:]) * value  # sums of such numbers are not finite
     assert Circulant(length).transform(rows)[2] == 5
     assert Circulant(length).transform(rows, projections=False)[2] == 5
     assert Circulant(length).transform(rows, 0, 5)[2] == -1
+
+
+def test_the_first_row_that_is_not_finite_is_found():
+    """Also where an earlier block of bits of a later row is the first number that is not finite."""
+    encoder, rows = Circulant(64, n_bits=128), some_rows(LANES, 64).copy()
+    # Row 2 overflows in the second block only, where all signs agree and 32 numbers add up; row 3 in both.
+    rows[2] = encoder.signs[1] * np.float32(2.0**128 / 28) + encoder.centre
+    rows[3] = np.inf
+    finite = np.isfinite(encoder.transform(rows)[0])
+    assert finite[2, :64].all()
+    assert not finite[2, 64:].all()
+    assert encoder.transform(rows)[2] == 2
 
 
 @pytest.mark.parametrize("length", [5, 16, 90, 784])
@@ -189,7 +212,7 @@ def test_lengths_that_are_transformed(length):
 PROGRAM = """
 import hashlib
 from tests.test_transform import Circulant, some_rows
-hashes = [hashlib.sha256(Circulant(n).transform(some_rows(3, n))[0]).hexdigest() for n in (31, 96, 784, 1050)]
+hashes = [hashlib.sha256(Circulant(n).transform(some_rows(17, n))[0]).hexdigest() for n in (31, 42, 96, 784, 1050)]
 from cbeindex.kernels.vectors import LANES
 print(LANES, *hashes)
 """

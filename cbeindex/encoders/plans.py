@@ -15,13 +15,14 @@ from __future__ import annotations
 
 import functools
 import itertools
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .._typing import Floats, Spectrum
-from ..kernels.layouts import FIELDS, PASS_FIELDS, RADICES
+from ..kernels.layouts import BATCH_FIELDS, FIELDS, RADICES
 
 # Plans are made for this many lanes, whatever the target has, so that bits do not depend on the target.
 _LANES = 16
@@ -33,6 +34,8 @@ _PASS, _TILE = 12, 240
 _LINE = 16
 # Bytes of scratch of the rows that are worked on together: within the first-level cache.
 _TOGETHER = 24_000
+# Bytes of points of rows that are convolved side by side, at most.
+_BATCH = 2**18
 # From these many bytes on, stripes and blocks are worked on a few at a time.
 _LONG, _STRIPES = 2**15, 2**14
 
@@ -61,9 +64,18 @@ class ConvolutionPlan:
         self.length, self.lanes = length, lanes
         self.n_points = transform_length(length) // 2
         self._n_rows, self._n_columns = _split(self.n_points)
-        rows, is_kept = _lane_rows(self._n_rows, lanes)
-        self._rows, self._frequencies = rows, _order(radices(self._n_columns))
-        self.layout, self.tables, self._work_floats = self._lay_out(rows, is_kept)
+        self._rows, is_kept = _lane_rows(self._n_rows, lanes)
+        self._frequencies = _order(radices(self._n_columns))
+        self._n_pairs = self._n_rows // 2 + 1
+        self._is_short = 8 * lanes * self.n_points <= _BATCH
+        self._sizes = {"n_rows": self._n_rows, "n_columns": self._n_columns}
+        integers, tables = _Pieces(np.int64, len(FIELDS + BATCH_FIELDS)), _Pieces(np.float32)
+        self._lay_out_passes(integers, tables)
+        self._lay_out_lanes(is_kept, integers, tables)
+        self._lay_out_pairs(integers, tables)
+        self._work_floats = max(self._divide_work(), self._divide_batch())
+        self.layout, self.tables = integers.joined(), _align(tables.joined())
+        self.layout[: len(FIELDS + BATCH_FIELDS)] = [self._sizes[name] for name in FIELDS + BATCH_FIELDS]
 
     def make_work(self) -> Floats:
         """Return memory for kernels to work in; each thread needs its own."""
@@ -80,68 +92,128 @@ class ConvolutionPlan:
         -------
         float32 array of shape (n_blocks, n_factors)
         """
-        factors = np.stack([np.concatenate(list(self._factors(half))) for half in spectrum])
+        factors = np.stack([self._factors(half) for half in spectrum])
         return _align(factors.ravel()).reshape(factors.shape)
 
-    def _factors(self, half: NDArray[np.complex64]) -> Iterator[Floats]:
-        """Yield the factors of each pair of blocks: own, that of the mirror image, shared."""
-        n, lanes, n_columns = self.n_points, self.lanes, self._n_columns
-        whole = _extend(half.astype(np.complex128), self.length, 2 * n)
-        n_blocks = len(self._rows) // lanes
-        for block in range(0, n_blocks, 2):
-            rows = self._rows[block * lanes : (block + 1) * lanes]
-            n_pairs = n_columns if block + 1 < n_blocks else (n_columns + 1) // 2
-            k = (rows + self._n_rows * self._frequencies[:n_pairs, np.newaxis]) % n
-            factors = np.empty((n_pairs, 3, 2, lanes), dtype=np.float32)
-            own, shared = _factors_of(whole, k)
-            other, negative = _factors_of(whole, -k % n)
-            # Half of them from the other half, so that it does not matter to the bits which is whose mirror image.
-            shared = np.where(2 * k <= n, shared, -negative.conj())
-            for i, values in enumerate((own, other, shared)):
-                _put(factors[:, i], values)
-            factors[..., rows < 0] = 0
-            yield factors.ravel()
+    def _factors(self, half: NDArray[np.complex64]) -> Floats:
+        """Return the factors of each pair of blocks, and of each pair of rows: own, that of the mirror, shared."""
+        whole = _extend(half.astype(np.complex128), self.length, 2 * self.n_points)
+        pieces = _Pieces(np.float32)
+        blocks = self._rows.reshape(-1, self.lanes)[::2]
+        factors: Floats = np.empty((len(blocks), self._n_columns, 3, 2, self.lanes), dtype=np.float32)
+        for block, rows in enumerate(blocks):
+            for i, values in enumerate(self._products(whole, rows)):
+                factors[block, :, i, 0], factors[block, :, i, 1] = values.real, values.imag
+            factors[block, ..., rows < 0] = 0
+        pieces.add(factors)
+        if self._is_short:
+            by_pair = np.stack(self._products(whole, np.arange(self._n_pairs)), axis=-1)
+            pieces.add(by_pair.swapaxes(0, 1).astype(np.complex64).ravel().view(np.float32))
+        return pieces.joined()
 
-    def _lay_out(self, rows: NDArray[np.int64], is_kept: NDArray[np.bool_]) -> tuple[NDArray[np.int64], Floats, int]:
-        """Return layout, tables and the length of the working memory."""
-        n_rows, n_columns, lanes, n = self._n_rows, self._n_columns, self.lanes, self.n_points
-        n_blocks, n_stripes, point = len(rows) // lanes, -(-n_columns // lanes), 2 * lanes
-        sizes = {"n_rows": n_rows, "n_columns": n_columns, "n_stripes": n_stripes, "n_blocks": n_blocks}
+    def _products(self, whole: NDArray[np.complex128], rows: NDArray[np.int64]) -> list[NDArray[np.complex128]]:
+        """Return own, other and shared factors of frequencies: of every column, of some rows."""
+        n = self.n_points
+        k = (rows + self._n_rows * self._frequencies[:, np.newaxis]) % n
+        own, shared = _factors_of(whole, k)
+        other, negative = _factors_of(whole, -k % n)
+        # Half of them from the other half, so that it does not matter to the bits which is whose mirror image.
+        return [own, other, np.where(2 * k <= n, shared, -negative.conj())]
 
-        place = np.argsort(_order(radices(n_rows)))[rows % n_rows]
-        parts: dict[str, list[int]] = {}
-        row_passes, tables = _passes(n_rows, 0)
-        column_passes, more = _passes(n_columns, sum(map(len, tables)))
-        parts["row_passes"], parts["column_passes"] = row_passes, column_passes
-        parts["sources"] = (place * point).tolist()
-        parts["targets"] = (np.where(is_kept, place, n_rows) * point).tolist()
-        n_passes = {"n_row_passes": len(row_passes), "n_column_passes": len(column_passes)}
-        sizes |= {name: count // len(PASS_FIELDS) for name, count in n_passes.items()}
-        sizes |= dict(zip(parts, itertools.accumulate(map(len, parts.values()), initial=len(FIELDS)), strict=False))
-        tables += more
-        n_floats = sum(map(len, tables))
-        sizes["turns"] = -(-n_floats // _LINE) * _LINE
-        tables.append(np.zeros(sizes["turns"] - n_floats, dtype=np.float32))
-        for stripe in range(n_stripes):
-            columns = np.arange(stripe * lanes, (stripe + 1) * lanes)
-            turns = np.empty((len(rows), 2, lanes), dtype=np.float32)
-            _put(turns, np.exp(-2j * np.pi / n * (np.outer(rows, columns) % n)))
-            tables.append(turns.ravel())
+    def _turns(self, rows: NDArray[np.int64], columns: NDArray[np.int64]) -> NDArray[np.complex64]:
+        """Return the factors between the transforms of columns and of rows."""
+        powers = np.outer(rows, columns) % self.n_points
+        turns: NDArray[np.complex64] = np.exp(-2j * np.pi / self.n_points * powers).astype(np.complex64)
+        return turns
 
-        row_floats = -(-(2 * n + point) // _LINE) * _LINE
-        stripe, block = (n_rows + 1) * point, n_stripes * lanes * point
-        row_bytes = 4 * (row_floats + n_stripes * stripe + n_blocks * block)
-        together = max(1, _TOGETHER // row_bytes)
-        is_long = row_bytes > _LONG
+    def _lay_out_passes(self, integers: _Pieces, tables: _Pieces) -> None:
+        """Describe the passes of transforms of columns and rows."""
+        for name, n in (("row", self._n_rows), ("column", self._n_columns)):
+            entries, size = [], n
+            for p in radices(n):
+                step = size // p
+                powers = np.outer(np.arange(step), np.arange(1, p)) % size
+                factors = np.exp(-2j * np.pi / size * powers).astype(np.complex64)
+                kind = RADICES.index(p) + (len(RADICES) if step == 1 else 0)
+                entries.append((kind, n // size, step, tables.add(factors.view(np.float32))))
+                size = step
+            self._sizes[f"n_{name}_passes"] = len(entries)
+            self._sizes[f"{name}_passes"] = integers.add(np.array(entries))
+
+    def _lay_out_lanes(self, is_kept: NDArray[np.bool_], integers: _Pieces, tables: _Pieces) -> None:
+        """Lay out the rows of all lanes, and their turns tile by tile."""
+        lanes, sizes, rows = self.lanes, self._sizes, self._rows
+        place = np.argsort(_order(radices(self._n_rows)))[rows % self._n_rows]
+        sizes["sources"] = integers.add(place * 2 * lanes)
+        sizes["targets"] = integers.add(np.where(is_kept, place, self._n_rows) * 2 * lanes)
+        sizes["n_blocks"], sizes["n_stripes"] = len(rows) // lanes, -(-self._n_columns // lanes)
+        tiles: Floats = np.empty((sizes["n_stripes"], len(rows), 2, lanes), dtype=np.float32)
+        for stripe, tile in enumerate(tiles):
+            turns = self._turns(rows, np.arange(stripe * lanes, (stripe + 1) * lanes))
+            tile[:, 0], tile[:, 1] = turns.real, turns.imag
+        sizes["turns"] = tables.add(tiles)
+
+    def _lay_out_pairs(self, integers: _Pieces, tables: _Pieces) -> None:
+        """Lay out the rows that mirror each other, and their turns column by column."""
+        lanes, sizes, n_rows = self.lanes, self._sizes, self._n_rows
+        first = np.arange(self._n_pairs)
+        second = n_rows - first
+        # An odd number of cache lines from row to row, so that the rows of a column do not compete for one place.
+        pitch = (-(-2 * lanes * self._n_columns // _LINE) | 1) * _LINE
+        place = np.argsort(_order(radices(n_rows))) * pitch
+        is_copy = (second == n_rows) | (second == first)
+        there = np.where(is_copy, n_rows * pitch, place[second % n_rows])
+        sizes["n_pairs"], sizes["batch_pitch"] = self._n_pairs, pitch
+        sizes["pairs"] = integers.add(np.stack([place[first], place[second % n_rows], there], axis=1))
+        columns = np.arange(self._n_columns if self._is_short else 0)
+        turns = np.stack([self._turns(first, columns), self._turns(second, columns)], axis=-1)
+        sizes["batch_turns"] = tables.add(turns.view(np.float32))
+        n_factors = 6 * lanes * self._n_columns * -(-sizes["n_blocks"] // 2)
+        sizes["batch_factors"] = -(-n_factors // _LINE) * _LINE
+
+    def _divide_work(self) -> int:
+        """Divide the working memory among rows, stripes and blocks; return its length."""
+        sizes, point = self._sizes, 2 * self.lanes
+        # Stripes are read and written beyond the end of a row, and signs are packed 64 at a time.
+        sizes["row_floats"] = -(-(2 * self.n_points + max(point, 64)) // _LINE) * _LINE
+        stripe, block = (self._n_rows + 1) * point, sizes["n_stripes"] * self.lanes * point
+        row_bytes = 4 * (sizes["row_floats"] + sizes["n_stripes"] * stripe + sizes["n_blocks"] * block)
+        together, is_long = max(1, _TOGETHER // row_bytes), row_bytes > _LONG
+        few = max(1, min(sizes["n_stripes"], _STRIPES // (4 * stripe)))
         sizes["rows_together"] = together
-        sizes["stripes_together"] = max(1, min(n_stripes, _STRIPES // (4 * stripe))) if is_long else n_stripes
-        sizes["pairs_together"] = 1 if is_long else (n_blocks + 1) // 2
-        sizes["row_floats"], sizes["stripes"] = row_floats, together * row_floats
+        sizes["stripes_together"] = few if is_long else sizes["n_stripes"]
+        sizes["pairs_together"] = 1 if is_long else -(-sizes["n_blocks"] // 2)
+        sizes["stripes"] = together * sizes["row_floats"]
         sizes["blocks"] = sizes["stripes"] + together * sizes["stripes_together"] * stripe
-        layout = [sizes[name] for name in FIELDS] + [value for part in parts.values() for value in part]
-        # Signs are read 64 at a time, some of them behind the last row.
-        work_floats = sizes["blocks"] + max(64, together * n_blocks * block)
-        return np.array(layout, dtype=np.int64), _align(np.concatenate(tables)), work_floats
+        return sizes["blocks"] + together * sizes["n_blocks"] * block
+
+    def _divide_batch(self) -> int:
+        """Divide the working memory among rows side by side and their points; return its length."""
+        sizes, lanes = self._sizes, self.lanes
+        sizes["batch_rows"] = lanes if self._is_short else np.iinfo(np.int64).max
+        sizes["batch_points"] = lanes * sizes["row_floats"]
+        # Rows of points are read and written in pieces, some of them beyond the last one.
+        n_floats = sizes["batch_points"] + (self._n_rows + 1) * sizes["batch_pitch"] + lanes * lanes
+        return n_floats if self._is_short else 0
+
+
+class _Pieces:
+    """Arrays one after the other, each from the beginning of a cache line on."""
+
+    def __init__(self, dtype: Any, size: int = 0) -> None:
+        self._parts = [np.zeros(size, dtype=dtype)]
+        self._size = size
+
+    def add(self, values: NDArray[Any]) -> int:
+        """Append values; return where they begin."""
+        for part in (np.zeros(-self._size % _LINE), values):
+            self._parts.append(part.ravel().astype(self._parts[0].dtype))
+            self._size += part.size
+        return self._size - values.size
+
+    def joined(self) -> NDArray[Any]:
+        """Return all of them."""
+        return np.concatenate(self._parts)
 
 
 def _factors_of(whole: NDArray[np.complex128], k: NDArray[np.int64]) -> tuple[NDArray[np.complex128], ...]:
@@ -235,23 +307,6 @@ def _order(of_passes: Sequence[int]) -> NDArray[np.int64]:
     return frequencies
 
 
-def _passes(n: int, first: int) -> tuple[list[int], list[Floats]]:
-    """Describe the passes of a transform, and return their twiddle factors, which begin at `first`."""
-    entries: list[int] = []
-    tables: list[Floats] = []
-    size = n
-    for p in radices(n):
-        step = size // p
-        entries += [RADICES.index(p) + (len(RADICES) if step == 1 else 0), n // size, step, first]
-        if step > 1:
-            powers = np.outer(np.arange(step), np.arange(1, p)) % size
-            factors = np.exp(-2j * np.pi / size * powers).astype(np.complex64)
-            tables.append(factors.ravel().view(np.float32))
-            first += len(tables[-1])
-        size = step
-    return entries, tables
-
-
 def _lane_rows(n_rows: int, lanes: int) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
     """Return the row, 0 to `n_rows`, of each lane, -1 for idle lanes; and which of them are the first of their row.
 
@@ -276,8 +331,3 @@ def _extend(half: NDArray[np.complex128], length: int, longer: int) -> NDArray[n
     extended[:length] = circle
     extended[longer - length + 1 :] = circle[1:]
     return np.fft.rfft(extended)
-
-
-def _put(out: Floats, values: NDArray[np.complex128]) -> None:
-    """Write real and imaginary parts into the last axis but one."""
-    out[..., 0, :], out[..., 1, :] = values.real, values.imag

@@ -19,25 +19,30 @@ from .vectors import LANES, Complex, Integer, Lanes, Pointer, call, loop
 
 
 def write_forward(
-    points: Pointer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
+    points: Pointer, pitch: Integer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
 ) -> None:
-    """Transform `count` times the points from `points + i * stride` on, in place, into the order of the passes."""
+    """Transform points in place into the order of the passes: `count` times, from `points + i * stride` on.
+
+    The points of a transform are `pitch` floats apart.
+    """
     with loop(n) as i:
-        _write_switch("after", points, points + LANES, count, stride, passes + i * len(PASS_FIELDS), tables)
+        entry = passes + i * len(PASS_FIELDS)
+        _write_switch("after", points, points + LANES, pitch, count, stride, entry, tables)
 
 
 def write_backward(
-    points: Pointer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
+    points: Pointer, pitch: Integer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
 ) -> None:
     """Undo `write_forward`, but for a factor of the number of points."""
     with loop(n) as i:
         entry = passes + (n - 1 - i) * len(PASS_FIELDS)
-        _write_switch("before", points + LANES, points, count, stride, entry, tables)
+        _write_switch("before", points + LANES, points, pitch, count, stride, entry, tables)
 
 
 def _write_switch(
-    twiddles: str, real: Pointer, imaginary: Pointer, count: Integer, stride: Integer, entry: Pointer, tables: Pointer
-) -> None:
+    twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer, entry: Pointer,
+    tables: Pointer,
+) -> None:  # fmt: skip
     """Call the pass of the radix that the entry names."""
     builder = real.builder
     kind, n_blocks, step, first = ((entry + i).integer() for i in range(len(PASS_FIELDS)))
@@ -49,20 +54,20 @@ def _write_switch(
         switch.add_case(ir.Constant(ir.IntType(64), case), block)
         with builder.goto_block(block):
             write = partial(_write_pass, radix, how)
-            arguments = (real, imaginary, count, stride, n_blocks, step, tables + first)
+            arguments = (real, imaginary, pitch, count, stride, n_blocks, step, tables + first)
             call(write, f"pass_{radix}_{how}", *arguments)
             builder.branch(done)
     builder.position_at_end(done)
 
 
 def _write_pass(
-    radix: int, twiddles: str, real: Pointer, imaginary: Pointer, count: Integer, stride: Integer, n_blocks: Integer,
-    step: Integer, factors: Pointer,
+    radix: int, twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer,
+    n_blocks: Integer, step: Integer, factors: Pointer,
 ) -> None:  # fmt: skip
     """Write a pass, with factors "after", "before" or "never" (then step is 1)."""
 
-    def butterfly(start: Integer, between: Integer | int, factor: Pointer) -> None:
-        places = [start + Integer(start.builder, t) * between for t in range(radix)]
+    def butterfly(start: Integer, between: Integer, factor: Pointer) -> None:
+        places = [start + between * t for t in range(radix)]
         points = [Complex((real + place).load(), (imaginary + place).load()) for place in places]
         turns = [] if twiddles == "never" else [(factor + 2 * t).spread_point() for t in range(radix - 1)]
         if twiddles == "before":
@@ -75,13 +80,13 @@ def _write_pass(
             (imaginary + place).store(point.imaginary)
 
     with loop(count) as i, loop(n_blocks) as block:
+        between = pitch if twiddles == "never" else pitch * step
+        start = i * stride + block * between * radix
         if twiddles == "never":
-            butterfly(i * stride + block * (2 * LANES * radix), 2 * LANES, factors)
+            butterfly(start, between, factors)
         else:
-            between = step * (2 * LANES)
-            start = i * stride + block * radix * between
             with loop(step) as j:
-                butterfly(start + j * (2 * LANES), between, factors + j * (2 * radix - 2))
+                butterfly(start + j * pitch, between, factors + j * (2 * radix - 2))
 
 
 def _transform(points: Sequence[Complex]) -> list[Complex]:

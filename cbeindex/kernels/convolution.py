@@ -16,12 +16,14 @@ import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
+from .batches import write_convolve_batch
 from .butterflies import write_backward, write_forward
 from .layouts import FIELDS, PASS_FIELDS, RADICES
 from .tiles import POINT, TILE, write_load, write_multiply, write_store, write_turn, write_turn_back
 from .vectors import LANES, Integer, Pointer, call, loop
 
 convolve: Any
+convolve_batch: Any
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
@@ -31,7 +33,8 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         plan = dict(zip(FIELDS, layout.tolist(), strict=False))
         n_rows, n_columns = plan["n_rows"], plan["n_columns"]
         shape = plan["n_stripes"], plan["n_blocks"] * LANES, 2, LANES
-        turns = _complex(tables[plan["turns"] :].reshape(shape)).swapaxes(0, 1).reshape(shape[1], -1)[:, :n_columns]
+        turns = tables[plan["turns"] :][: np.prod(shape)].reshape(shape)
+        turns = _complex(turns).swapaxes(0, 1).reshape(shape[1], -1)[:, :n_columns]
         sources, targets = (layout[plan[name] :][: len(turns)] // POINT for name in ("sources", "targets"))
         is_kept = targets < n_rows
         for i in range(n):
@@ -43,6 +46,10 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             stripes = np.empty((n_rows, n_columns), dtype=np.complex64)
             stripes[targets[is_kept]] = points[is_kept]
             row[:] = _transform(stripes, layout, tables, plan, "row", inverse=True).ravel()
+
+    def convolve_batch(work: Any, layout: Any, tables: Any, factors: Any) -> None:
+        """Convolve the first LANES rows of `work`, in place."""
+        convolve(work, layout, tables, factors, LANES)
 
     def _complex(pairs: Any) -> Any:
         """Join real and imaginary parts, which are in the last axis but one."""
@@ -90,14 +97,27 @@ else:
         """Convolve the first `n` rows of `work`, in place."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointers = [
-                Pointer(builder, context.make_array(kind)(context, builder, value).data)
-                for kind, value in zip(signature.args[:4], arguments[:4], strict=True)
-            ]
+            pointers = _pointers(context, builder, signature, arguments[:4])
             call(_write_convolve, "convolve", *pointers, Integer(builder, arguments[4]))
             return context.get_dummy_value()
 
         return types.void(work, layout, tables, factors, types.int64), generate
+
+    @intrinsic
+    def convolve_batch(typing_context: Any, work: Any, layout: Any, tables: Any, factors: Any) -> Any:
+        """Convolve the first LANES rows of `work`, in place."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            call(write_convolve_batch, "convolve_batch", *_pointers(context, builder, signature, arguments))
+            return context.get_dummy_value()
+
+        return types.void(work, layout, tables, factors), generate
+
+    def _pointers(context: Any, builder: Any, signature: Any, arrays: Any) -> list[Pointer]:
+        return [
+            Pointer(builder, context.make_array(kind)(context, builder, array).data)
+            for kind, array in zip(signature.args, arrays, strict=False)
+        ]
 
 
 def _write_convolve(work: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer) -> None:
@@ -120,20 +140,21 @@ class _Columns:
     def __init__(self, work: Pointer, layout: Pointer, tables: Pointer, plan: dict[str, Integer], n: Integer) -> None:
         self._work, self._layout, self._tables, self._plan, self._n = work, layout, tables, plan, n
         self._stripes, self._stride = work + plan["stripes"], (plan["n_rows"] + 1) * POINT
+        self._pitch = Integer(work.builder, POINT)
         self._passes = layout + plan["row_passes"], plan["n_row_passes"], tables
 
     def forward(self, chunk: Integer) -> None:
         """Write the way from rows to tiles."""
         count = self._count(chunk)
-        self._each(chunk, lambda row, stripe, points: self._move(write_load, "load", row, stripe, points))
-        call(write_forward, "forward", self._stripes, self._n * count, self._stride, *self._passes)
+        self._each(chunk, lambda *stripe: self._move(write_load, "load", *stripe))
+        call(write_forward, "forward", self._stripes, self._pitch, self._n * count, self._stride, *self._passes)
         self._each(chunk, lambda *stripe: self._turn(write_turn, "turn", "sources", *stripe))
 
     def backward(self, chunk: Integer) -> None:
         """Write the way from tiles to rows."""
         count = self._count(chunk)
         self._each(chunk, lambda *stripe: self._turn(write_turn_back, "turn_back", "targets", *stripe))
-        call(write_backward, "backward", self._stripes, self._n * count, self._stride, *self._passes)
+        call(write_backward, "backward", self._stripes, self._pitch, self._n * count, self._stride, *self._passes)
         self._each(chunk, lambda *stripe: self._move(write_store, "store", *stripe))
 
     def _count(self, chunk: Integer) -> Integer:
@@ -168,6 +189,7 @@ class _Blocks:
     def __init__(self, work: Pointer, layout: Pointer, tables: Pointer, plan: dict[str, Integer], n: Integer) -> None:
         self._plan, self._n = plan, n
         self._blocks, self._stride = work + plan["blocks"], plan["n_stripes"] * TILE
+        self._pitch = Integer(work.builder, POINT)
         self._passes = layout + plan["column_passes"], plan["n_column_passes"], tables
 
     def convolve(self, chunk: Integer, factors: Pointer) -> None:
@@ -177,13 +199,13 @@ class _Blocks:
         first = chunk * size * 2
         count = (size * 2).minimum(n_blocks - first)
         start = self._blocks + first * self._stride
-        call(write_forward, "forward", start, self._n * count, self._stride, *self._passes)
+        call(write_forward, "forward", start, self._pitch, self._n * count, self._stride, *self._passes)
         with loop(self._n) as row, loop(count.halves()) as pair:
             block = first + pair * 2
             here = self._blocks + (row * n_blocks + block) * self._stride
             is_pair = (block + 1, n_blocks)  # the last block may be its own mirror image
-            there = here + Integer.below(*is_pair, self._stride, self._stride - self._stride)
+            there = here + Integer.below(*is_pair, self._stride, self._stride * 0)
             n_points = Integer.below(*is_pair, n_columns, n_columns.halves())
             here_factors = factors + block.halves() * n_columns * (3 * POINT)
             call(write_multiply, "multiply", here, there + (n_columns - 1) * POINT, n_points, here_factors)
-        call(write_backward, "backward", start, self._n * count, self._stride, *self._passes)
+        call(write_backward, "backward", start, self._pitch, self._n * count, self._stride, *self._passes)

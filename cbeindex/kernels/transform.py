@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
 from typing import Any
 
 import numba
@@ -12,17 +11,17 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from .convolution import convolve
+from .convolution import convolve, convolve_batch
 from .jit import njit
-from .layouts import FIELDS
-from .vectors import FLOAT, INTEGER
+from .layouts import BATCH_FIELDS, FIELDS
+from .vectors import FLOAT, INTEGER, cgutils
 
-_N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS = (
-    FIELDS.index(name) for name in ("n_rows", "n_columns", "rows_together", "row_floats")
+_N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH = (
+    (FIELDS + BATCH_FIELDS).index(name) for name in ("n_rows", "n_columns", "rows_together", "row_floats", "batch_rows")
 )
 
 signs_of: Any
-are_finite: Any
+all_finite: Any
 flip: Any
 copy: Any
 
@@ -32,9 +31,9 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         """Return the signs of 64 floats: bit i is 1 where value i is at least 0."""
         return np.packbits(values[start : start + 64] >= 0, bitorder="little").view("<u8")[0].astype(np.uint64)
 
-    def are_finite(values: Any, start: int) -> Any:
-        """Tell which of 64 floats are finite: bit i is that of value i."""
-        return np.packbits(np.isfinite(values[start : start + 64]), bitorder="little").view("<u8")[0].astype(np.uint64)
+    def all_finite(values: Any, start: int) -> Any:
+        """Tell whether 64 floats are finite."""
+        return np.isfinite(values[start : start + 64]).all()
 
     def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, work: Any, start: int, n_floats: int) -> None:
         """Centre a row, multiply it by the signs of a block, and pad it with zeros to `n_floats`, from `start` on."""
@@ -48,27 +47,37 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         out[row, first : first + count] = work[start : start + count]
 
 else:
-    _FLOATS = ir.VectorType(FLOAT, 64)
+    _FLOATS, _WORDS = ir.VectorType(FLOAT, 64), ir.VectorType(ir.IntType(32), 64)
 
-    def _compare(write: Callable[[Any, Any, Any], Any]) -> Any:
-        """Make a function of 64 floats whose result is the bits that `write(builder, floats, zeros)` writes."""
+    def _load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Read 64 floats of an array from a place on."""
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _FLOATS.as_pointer())
+        return builder.load(pointer, align=4)
 
-        @intrinsic
-        def compare(typing_context: Any, values: Any, start: Any) -> Any:
-            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
-                pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _FLOATS.as_pointer())
-                bits = write(builder, builder.load(pointer, align=4), ir.Constant(_FLOATS, [0.0] * 64))
-                word = builder.bitcast(bits, INTEGER)
-                return builder.bitreverse(word) if sys.byteorder == "big" else word
+    @intrinsic
+    def signs_of(typing_context: Any, values: Any, start: Any) -> Any:
+        """Return the signs of 64 floats: bit i is 1 where value i is at least 0."""
 
-            return types.uint64(values, types.int64), generate
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            floats = _load(context, builder, signature, arguments)
+            word = builder.bitcast(builder.fcmp_ordered(">=", floats, ir.Constant(_FLOATS, [0.0] * 64)), INTEGER)
+            return builder.bitreverse(word) if sys.byteorder == "big" else word
 
-        return compare
+        return types.uint64(values, types.int64), generate
 
-    signs_of = _compare(lambda builder, floats, zeros: builder.fcmp_ordered(">=", floats, zeros))
-    # x - x is 0, but for infinity and NaN.
-    are_finite = _compare(lambda builder, xs, zeros: builder.fcmp_ordered("==", builder.fsub(xs, xs), zeros))
+    @intrinsic
+    def all_finite(typing_context: Any, values: Any, start: Any) -> Any:
+        """Tell whether 64 floats are finite."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            floats = _load(context, builder, signature, arguments)
+            zeros = builder.bitcast(builder.fsub(floats, floats), _WORDS)  # but for infinity and NaN
+            kind = ir.FunctionType(ir.IntType(32), [_WORDS])
+            reduce = cgutils.get_or_insert_function(builder.module, kind, "llvm.vector.reduce.or.v64i32")
+            return builder.icmp_unsigned("==", builder.call(reduce, [zeros]), ir.IntType(32)(0))
+
+        return types.boolean(values, types.int64), generate
 
     @njit(cache=True, nogil=True)
     def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, work: Any, start: int, n_floats: int) -> None:
@@ -88,15 +97,26 @@ else:
 
 
 @njit(cache=True, nogil=True)
-def put(bits: Any, first: int, codes: Any, row: int) -> None:
-    """Write 64 bits of a code from bit `first` on; bits behind them become 0."""
-    word, shift = first // 64, np.uint64(first % 64)
-    if shift == 0:
-        codes[row, word] = bits
-    else:
-        codes[row, word] |= bits << shift
-        if word + 1 < codes.shape[1]:
-            codes[row, word + 1] = bits >> (np.uint64(64) - shift)
+def pack(work: Any, start: int, count: int, offset: int, codes: Any, row: int) -> bool:
+    """Pack the signs of floats from `start` on into a code, from bit `offset` on; tell whether all are finite.
+
+    The 64 floats behind them are overwritten.
+    """
+    for j in range(count, (count + 63) // 64 * 64):
+        work[start + j] = 0
+    is_finite = True
+    for j in range(0, count, 64):
+        is_finite &= all_finite(work, start + j)
+        if len(codes):
+            bits = signs_of(work, start + j) & (~np.uint64(0) >> np.uint64(max(0, 64 - (count - j))))
+            word, shift = (offset + j) // 64, np.uint64((offset + j) % 64)
+            if shift == 0:
+                codes[row, word] = bits
+            else:
+                codes[row, word] |= bits << shift
+                if word + 1 < codes.shape[1]:
+                    codes[row, word + 1] = bits >> (np.uint64(64) - shift)
+    return is_finite
 
 
 @njit(cache=True, nogil=True)
@@ -109,22 +129,27 @@ def transform_rows(
     Stops at the first row whose projections are not finite and returns its number; otherwise returns -1.
     """
     n_floats, row_floats = 2 * layout[_N_ROWS] * layout[_N_COLUMNS], layout[_ROW_FLOATS]
-    for first in range(start, stop, layout[_TOGETHER]):
-        n = min(layout[_TOGETHER], stop - first)
+    first = start
+    while first < stop:
+        is_batch = stop - first >= layout[_BATCH]
+        n = layout[_BATCH] if is_batch else min(layout[_TOGETHER], stop - first)
+        first_bad = stop
         for block in range(signs.shape[0]):
             for i in range(n):
                 flip(rows, first + i, centre, signs, block, work, i * row_floats, n_floats)
-            convolve(work, layout, tables, coefficients[block], n)
+            if is_batch:
+                convolve_batch(work, layout, tables, coefficients[block])
+            else:
+                convolve(work, layout, tables, coefficients[block], n)
             offset = block * length
             n_values = min(length, n_bits - offset)
             for i in range(n):
-                row, base = first + i, i * row_floats
+                base = i * row_floats
                 if len(projections):
-                    copy(work, base, projections, row, offset, n_values)
-                for j in range(0, n_values, 64):
-                    used = ~np.uint64(0) >> np.uint64(max(0, 64 - (n_values - j)))
-                    if ~are_finite(work, base + j) & used:
-                        return row
-                    if len(codes):
-                        put(signs_of(work, base + j) & used, offset + j, codes, row)
+                    copy(work, base, projections, first + i, offset, n_values)
+                if not pack(work, base, n_values, offset, codes, first + i):
+                    first_bad = min(first_bad, first + i)
+        if first_bad < stop:
+            return first_bad
+        first += n
     return -1
