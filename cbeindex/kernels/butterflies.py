@@ -9,7 +9,7 @@ back swaps real and imaginary parts, which makes a transform of its inverse.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 from llvmlite import ir
@@ -69,15 +69,15 @@ def _write_pass(
     def butterfly(start: Integer, between: Integer, factor: Pointer) -> None:
         places = [start + between * t for t in range(radix)]
         points = [Complex((real + place).load(), (imaginary + place).load()) for place in places]
-        turns = [] if twiddles == "never" else [(factor + 2 * t).spread_point() for t in range(radix - 1)]
         if twiddles == "before":
+            turns = [(factor + 2 * t).spread_point() for t in range(radix - 1)]
             points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
-        points = _transform(points)
-        if twiddles == "after":
-            points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
-        for point, place in zip(points, places, strict=True):
-            (real + place).store(point.real)
-            (imaginary + place).store(point.imaginary)
+        # Each point is written as soon as it is known: some targets have few registers.
+        for t, point in _transform(points):
+            if twiddles == "after" and t > 0:
+                point = point * (factor + 2 * (t - 1)).spread_point()
+            (real + places[t]).store(point.real)
+            (imaginary + places[t]).store(point.imaginary)
 
     with loop(count) as i, loop(n_blocks) as block:
         between = pitch if twiddles == "never" else pitch * step
@@ -89,15 +89,17 @@ def _write_pass(
                 butterfly(start + j * pitch, between, factors + j * (2 * radix - 2))
 
 
-def _transform(points: Sequence[Complex]) -> list[Complex]:
-    """Discrete Fourier transform of a few points."""
+def _transform(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
+    """Yield the points of a small discrete Fourier transform, and their places, in the order that they come in."""
     if len(points) == 2:
-        return [points[0] + points[1], points[0] - points[1]]
-    if len(points) == 4:
-        return _transform_four(*points)
-    if len(points) == 8:
-        return _transform_eight(points)
-    return _transform_odd(points)
+        yield 0, points[0] + points[1]
+        yield 1, points[0] - points[1]
+    elif len(points) == 4:
+        yield from enumerate(_transform_four(*points))
+    elif len(points) == 8:
+        yield from _transform_eight(points)
+    else:
+        yield from _transform_odd(points)
 
 
 def _transform_four(a: Complex, b: Complex, c: Complex, d: Complex) -> list[Complex]:
@@ -105,40 +107,45 @@ def _transform_four(a: Complex, b: Complex, c: Complex, d: Complex) -> list[Comp
     return [even + odd, difference + turned, even - odd, difference - turned]
 
 
-def _transform_eight(points: Sequence[Complex]) -> list[Complex]:
-    sums = [points[k] + points[k + 4] for k in range(4)]
+def _transform_eight(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
     a, b, c, d = (points[k] - points[k + 4] for k in range(4))
+    for t, point in enumerate(_transform_four(*(points[k] + points[k + 4] for k in range(4)))):
+        yield 2 * t, point
     # b turns by an eighth and d by three eighths; their common factor sqrt(1/2) waits for the last sums.
     b = Complex(b.real + b.imaginary, b.imaginary - b.real)
     d = Complex(d.imaginary - d.real, -(d.real + d.imaginary))
     c = _times_minus_i(c)
-    even, odd, difference, turned = a + c, b + d, a - c, _times_minus_i(b - d)
     half = a.real.constant(math.sqrt(0.5))
-    first, third, fifth, seventh = _transform_four(*sums)
-    return [
-        *(first, even.add_scaled(odd, half), third, difference.add_scaled(turned, half)),
-        *(fifth, even.add_scaled(odd, -half), seventh, difference.add_scaled(turned, -half)),
-    ]
+    for t, one, other in ((1, a + c, b + d), (3, a - c, _times_minus_i(b - d))):
+        yield t, one.add_scaled(other, half)
+        yield t + 4, one.add_scaled(other, -half)
 
 
-def _transform_odd(points: Sequence[Complex]) -> list[Complex]:
+def _transform_odd(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
     """Points k and p - k share their products: cosines of the sums, sines of the differences."""
     p, first = len(points), points[0]
     half = range(1, (p + 1) // 2)
     sums, differences = ([join(points[k], points[p - k]) for k in half] for join in (Complex.__add__, Complex.__sub__))
 
-    def factors(function: object, t: int) -> list[Lanes]:
-        return [first.real.constant(function(2 * math.pi * (k * t % p) / p)) for k in half]  # type: ignore[operator]
+    reals = _combine(first.real, [term.real for term in sums], [term.imaginary for term in differences])
+    # i times a difference has its real part, with the other sign, as imaginary part.
+    imaginaries = _combine(first.imaginary, [term.imaginary for term in sums], [-term.real for term in differences])
+    yield from enumerate(map(Complex, reals, imaginaries))
 
+
+def _combine(first: Lanes, sums: Sequence[Lanes], differences: Sequence[Lanes]) -> list[Lanes]:
+    """Combine one part of the points of an odd transform: cosines of sums and sines of differences."""
+    half = range(1, len(sums) + 1)
+    p = 2 * len(sums) + 1
     out = [sum(sums, first)] * p
     for t in half:
-        even, sines = first, factors(math.sin, t)
-        odd = differences[0].scale(sines[0])
-        for term, factor in zip(sums, factors(math.cos, t), strict=True):
-            even = even.add_scaled(term, factor)
-        for term, factor in zip(differences[1:], sines[1:], strict=True):
-            odd = odd.add_scaled(term, factor)
-        out[t], out[p - t] = even + _times_minus_i(odd), even - _times_minus_i(odd)
+        angles = [2 * math.pi * (k * t % p) / p for k in half]
+        even, odd = first, differences[0] * first.constant(math.sin(angles[0]))
+        for term, angle in zip(sums, angles, strict=True):
+            even = even.add_product(term, first.constant(math.cos(angle)))
+        for term, angle in zip(differences[1:], angles[1:], strict=True):
+            odd = odd.add_product(term, first.constant(math.sin(angle)))
+        out[t], out[p - t] = even + odd, even - odd
     return out
 
 
