@@ -82,11 +82,15 @@ def test_projections_agree_with_float64(length):
 
 @settings(max_examples=40)
 @given(
-    st.sampled_from([1, 6, 31, 64, 70, 96, 128, 130, 336]), st.integers(0, 40), st.integers(1, 300), st.integers(0, 99)
+    st.sampled_from([1, 6, 31, 64, 70, 96, 128, 130, 336]),
+    st.integers(0, 40),
+    st.integers(1, 300),
+    st.sampled_from([1, LANES + 1]),
+    st.integers(0, 99),
 )
-def test_shorter_rows_prefixes_and_stacked_blocks(length, n_padded, n_bits, seed):
+def test_shorter_rows_prefixes_and_stacked_blocks(length, n_padded, n_bits, n_rows, seed):
     encoder = Circulant(length, max(1, length - n_padded), n_bits, seed)
-    rows = some_rows(2, encoder.dim, seed)
+    rows = some_rows(n_rows, encoder.dim, seed)
     projections, codes, bad = encoder.transform(rows)
     assert bad == -1
     expected = encoder.oracle(rows)

@@ -7,76 +7,95 @@ lane is idle; but all of LANES rows have to stay in the cache.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 from .butterflies import write_backward, write_forward
 from .layouts import BATCH_FIELDS, FIELDS, PAIR_FIELDS
 from .tiles import POINT, multiply, transpose
-from .vectors import LANES, Integer, Pointer, call, loop
+from .vectors import LANES, Integer, Lanes, Pointer, call, loop
 
 # Columns whose passes are done before those of the next ones begin.
 _COLUMNS = 4
 
 
-def write_convolve_batch(work: Pointer, layout: Pointer, tables: Pointer, factors: Pointer) -> None:
-    """Convolve the first LANES rows of `work`, in place."""
+def write_convolve_batch(
+    rows: Pointer, dim: Integer, centre: Pointer, signs: Pointer, work: Pointer, layout: Pointer, tables: Pointer,
+    factors: Pointer,
+) -> None:  # fmt: skip
+    """Centre LANES rows, multiply them by signs and convolve them, into the first rows of `work`.
+
+    The ends of the rows (`first_of_end`) are there already, centred, multiplied and padded.
+    """
     plan = {name: (layout + i).integer() for i, name in enumerate(FIELDS + BATCH_FIELDS)}
     points, pitch = work + plan["batch_points"], Integer(work.builder, POINT)
     n_columns, row = plan["n_columns"], plan["batch_pitch"]
-    rows = layout + plan["row_passes"], plan["n_row_passes"], tables
-    columns = layout + plan["column_passes"], plan["n_column_passes"], tables
+    of_columns = layout + plan["row_passes"], plan["n_row_passes"], tables
+    of_rows = layout + plan["column_passes"], plan["n_column_passes"], tables
     moved = (work, plan["row_floats"], points, plan["n_rows"], n_columns, row)
-    call(_write_gather, "gather", *moved)
+    call(_write_gather, "gather", rows, dim, centre, signs, *moved)
     size, two = (Integer(work.builder, value) for value in (_COLUMNS, 2))
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
-        call(write_forward, "forward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *rows)
+        call(write_forward, "forward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
     with loop(plan["n_pairs"]) as pair:
         entry = layout + plan["pairs"] + pair * len(PAIR_FIELDS)
         here, source, there = ((entry + i).integer() for i in range(len(PAIR_FIELDS)))
         turns = tables + plan["batch_turns"] + pair * n_columns * 4
         call(_write_turn, "turn_rows", points + here, points + source, points + there, turns, n_columns)
-        call(write_forward, "forward", points + here, pitch, two, there - here, *columns)
+        call(write_forward, "forward", points + here, pitch, two, there - here, *of_rows)
         products = factors + plan["batch_factors"] + pair * n_columns * 6
         call(_write_multiply, "multiply_rows", points + here, points + there, products, n_columns)
-        call(write_backward, "backward", points + here, pitch, two, there - here, *columns)
+        call(write_backward, "backward", points + here, pitch, two, there - here, *of_rows)
         call(_write_turn_back, "turn_rows_back", points + here, points + there, turns, n_columns)
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
-        call(write_backward, "backward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *rows)
+        call(write_backward, "backward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
     call(_write_scatter, "scatter", *moved)
 
 
 def _write_gather(
-    rows: Pointer, stride: Integer, points: Pointer, n_rows: Integer, n_columns: Integer, pitch: Integer
-) -> None:
-    """Read the points of LANES rows of floats, which are `stride` apart, one row into each lane."""
-    with _each_tile(rows, points, n_rows, n_columns, pitch) as (values, tile):
-        for i, lanes in enumerate(transpose([(values + stride * i).load() for i in range(LANES)])):
-            (tile + i * LANES).store(lanes)
+    rows: Pointer, dim: Integer, centre: Pointer, signs: Pointer, work: Pointer, stride: Integer, points: Pointer,
+    n_rows: Integer, n_columns: Integer, pitch: Integer,
+) -> None:  # fmt: skip
+    """Read the points of LANES rows of floats, one row into each lane; the ends of rows from `work`."""
+    builder = rows.builder
+    with _each_tile(points, n_rows, n_columns, pitch) as (start, tile):
+        is_inside = builder.icmp_signed("<=", (start + LANES).value, dim.value)
+        with builder.if_else(is_inside) as (inside, at_the_end):
+            with inside:
+                offset, sign = (centre + start).load(), (signs + start).load_bytes()
+                pieces = [((rows + (dim * i + start)).load() - offset) * sign for i in range(LANES)]
+                _store_all(transpose(pieces), tile)
+            with at_the_end:
+                _store_all(transpose([(work + (stride * i + start)).load() for i in range(LANES)]), tile)
+
+
+def _store_all(registers: Sequence[Lanes], tile: Pointer) -> None:
+    for i, lanes in enumerate(registers):
+        (tile + i * LANES).store(lanes)
 
 
 def _write_scatter(
-    rows: Pointer, stride: Integer, points: Pointer, n_rows: Integer, n_columns: Integer, pitch: Integer
+    work: Pointer, stride: Integer, points: Pointer, n_rows: Integer, n_columns: Integer, pitch: Integer
 ) -> None:
-    """Undo `_write_gather`."""
-    with _each_tile(rows, points, n_rows, n_columns, pitch) as (values, tile):
+    """Write points as the first LANES rows of `work`, which are `stride` floats apart."""
+    with _each_tile(points, n_rows, n_columns, pitch) as (start, tile):
         for i, floats in enumerate(transpose([(tile + i * LANES).load() for i in range(LANES)])):
-            (values + stride * i).store(floats)
+            (work + (stride * i + start)).store(floats)
 
 
 @contextmanager
 def _each_tile(
-    rows: Pointer, points: Pointer, n_rows: Integer, n_columns: Integer, pitch: Integer
-) -> Iterator[tuple[Pointer, Pointer]]:
-    """Write loops over pieces of LANES floats, and over the points that they are.
+    points: Pointer, n_rows: Integer, n_columns: Integer, pitch: Integer
+) -> Iterator[tuple[Integer, Pointer]]:
+    """Write loops over pieces of LANES floats: where they begin in a row, and the points that they are.
 
     What the last piece of a row of the matrix has too many is overwritten by the next row.
     """
     floats = n_columns * 2
-    with loop(n_rows) as row, loop(floats.chunks(Integer(rows.builder, LANES))) as tile:
-        yield rows + row * floats + tile * LANES, points + row * pitch + tile * (LANES * LANES)
+    with loop(n_rows) as row, loop(floats.chunks(Integer(points.builder, LANES))) as tile:
+        yield row * floats + tile * LANES, points + row * pitch + tile * (LANES * LANES)
 
 
 def _write_turn(here: Pointer, source: Pointer, there: Pointer, turns: Pointer, count: Integer) -> None:

@@ -9,7 +9,7 @@ back swaps real and imaginary parts, which makes a transform of its inverse.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from llvmlite import ir

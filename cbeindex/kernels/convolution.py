@@ -20,7 +20,7 @@ from .batches import write_convolve_batch
 from .butterflies import write_backward, write_forward
 from .layouts import FIELDS, PASS_FIELDS, RADICES
 from .tiles import POINT, TILE, write_load, write_multiply, write_store, write_turn, write_turn_back
-from .vectors import LANES, Integer, Pointer, call, loop
+from .vectors import LANES, Integer, Pointer, call, cgutils, loop
 
 convolve: Any
 convolve_batch: Any
@@ -47,8 +47,18 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             stripes[targets[is_kept]] = points[is_kept]
             row[:] = _transform(stripes, layout, tables, plan, "row", inverse=True).ravel()
 
-    def convolve_batch(work: Any, layout: Any, tables: Any, factors: Any) -> None:
-        """Convolve the first LANES rows of `work`, in place."""
+    def convolve_batch(
+        rows: Any, first: int, centre: Any, signs: Any, block: int, work: Any, layout: Any, tables: Any, factors: Any
+    ) -> None:
+        """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`.
+
+        The ends of the rows (`transform.first_of_end`) are there already, centred, multiplied and padded.
+        """
+        dim, row_floats = rows.shape[1], layout[FIELDS.index("row_floats")]
+        with np.errstate(invalid="ignore", over="ignore"):
+            flipped = (rows[first : first + LANES] - centre) * signs[block]
+        for i in range(LANES):
+            work[i * row_floats :][:dim] = flipped[i]
         convolve(work, layout, tables, factors, LANES)
 
     def _complex(pairs: Any) -> Any:
@@ -97,27 +107,33 @@ else:
         """Convolve the first `n` rows of `work`, in place."""
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointers = _pointers(context, builder, signature, arguments[:4])
+            pointers = [_array(context, builder, signature, arguments, i)[0] for i in range(4)]
             call(_write_convolve, "convolve", *pointers, Integer(builder, arguments[4]))
             return context.get_dummy_value()
 
         return types.void(work, layout, tables, factors, types.int64), generate
 
     @intrinsic
-    def convolve_batch(typing_context: Any, work: Any, layout: Any, tables: Any, factors: Any) -> Any:
-        """Convolve the first LANES rows of `work`, in place."""
+    def convolve_batch(
+        typing_context: Any, rows: Any, first: Any, centre: Any, signs: Any, block: Any, work: Any, layout: Any,
+        tables: Any, factors: Any,
+    ) -> Any:  # fmt: skip
+        """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`."""
+        index = types.int64
 
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            call(write_convolve_batch, "convolve_batch", *_pointers(context, builder, signature, arguments))
+            rows, dim = _array(context, builder, signature, arguments, 0)
+            centre, signs, *others = (_array(context, builder, signature, arguments, i)[0] for i in (2, 3, 5, 6, 7, 8))
+            rows, signs = rows + dim * Integer(builder, arguments[1]), signs + dim * Integer(builder, arguments[4])
+            call(write_convolve_batch, "convolve_batch", rows, dim, centre, signs, *others)
             return context.get_dummy_value()
 
-        return types.void(work, layout, tables, factors), generate
+        return types.void(rows, index, centre, signs, index, work, layout, tables, factors), generate
 
-    def _pointers(context: Any, builder: Any, signature: Any, arrays: Any) -> list[Pointer]:
-        return [
-            Pointer(builder, context.make_array(kind)(context, builder, array).data)
-            for kind, array in zip(signature.args, arrays, strict=False)
-        ]
+    def _array(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Pointer, Integer]:
+        """Return where an array begins, and the length of its last axis."""
+        array = context.make_array(signature.args[i])(context, builder, arguments[i])
+        return Pointer(builder, array.data), Integer(builder, cgutils.unpack_tuple(builder, array.shape)[-1])
 
 
 def _write_convolve(work: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer) -> None:

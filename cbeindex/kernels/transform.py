@@ -14,7 +14,7 @@ from numba.extending import intrinsic
 from .convolution import convolve, convolve_batch
 from .jit import njit
 from .layouts import BATCH_FIELDS, FIELDS
-from .vectors import FLOAT, INTEGER, cgutils
+from .vectors import FLOAT, INTEGER, LANES, cgutils
 
 _N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH = (
     (FIELDS + BATCH_FIELDS).index(name) for name in ("n_rows", "n_columns", "rows_together", "row_floats", "batch_rows")
@@ -35,12 +35,12 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         """Tell whether 64 floats are finite."""
         return np.isfinite(values[start : start + 64]).all()
 
-    def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, work: Any, start: int, n_floats: int) -> None:
-        """Centre a row, multiply it by the signs of a block, and pad it with zeros to `n_floats`, from `start` on."""
+    def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, first: int, out: Any) -> None:
+        """Centre a row, multiply it by the signs of a block, and pad it with zeros, from column `first` on."""
         dim = rows.shape[1]
         with np.errstate(invalid="ignore", over="ignore"):
-            work[start : start + dim] = (rows[row] - centre) * signs[block]
-        work[start + dim : start + n_floats] = 0
+            out[first:dim] = (rows[row, first:] - centre[first:]) * signs[block, first:]
+        out[dim:] = 0
 
     def copy(work: Any, start: int, out: Any, row: int, first: int, count: int) -> None:
         """Copy floats from `start` on to `out[row, first:]`."""
@@ -80,13 +80,14 @@ else:
         return types.boolean(values, types.int64), generate
 
     @njit(cache=True, nogil=True)
-    def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, work: Any, start: int, n_floats: int) -> None:
-        """Centre a row, multiply it by the signs of a block, and pad it with zeros to `n_floats`, from `start` on."""
-        dim, out = rows.shape[1], work[start : start + n_floats]  # an index that is a sum might be negative
-        for j in range(dim):
-            out[j] = (rows[row, j] - centre[j]) * np.float32(signs[block, j])
-        for j in range(dim, n_floats):
-            out[j] = 0
+    def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, first: int, out: Any) -> None:
+        """Centre a row, multiply it by the signs of a block, and pad it with zeros, from column `first` on."""
+        # Slices: an index that is a sum might be negative, and would be checked.
+        values, offsets, flips, flipped = rows[row, first:], centre[first:], signs[block, first:], out[first:]
+        for j in range(len(values)):
+            flipped[j] = (values[j] - offsets[j]) * np.float32(flips[j])
+        for j in range(len(values), len(flipped)):
+            flipped[j] = 0
 
     @njit(cache=True, nogil=True)
     def copy(work: Any, start: int, out: Any, row: int, first: int, count: int) -> None:
@@ -94,6 +95,15 @@ else:
         values, target = work[start : start + count], out[row, first : first + count]
         for j in range(count):
             target[j] = values[j]
+
+
+@njit(cache=True, nogil=True)
+def first_of_end(dim: int, n_columns: int) -> int:
+    """Return the first column that `convolve_batch` does not read from the rows themselves.
+
+    It reads them in pieces of LANES columns, which begin anywhere where rows of points are not whole pieces.
+    """
+    return dim // LANES * LANES if 2 * n_columns % LANES == 0 else max(0, dim - LANES)
 
 
 @njit(cache=True, nogil=True)
@@ -133,12 +143,12 @@ def transform_rows(
     while first < stop:
         is_batch = stop - first >= layout[_BATCH]
         n = layout[_BATCH] if is_batch else min(layout[_TOGETHER], stop - first)
-        first_bad = stop
+        first_bad, begin = stop, first_of_end(rows.shape[1], layout[_N_COLUMNS]) if is_batch else 0
         for block in range(signs.shape[0]):
-            for i in range(n):
-                flip(rows, first + i, centre, signs, block, work, i * row_floats, n_floats)
+            for i in range(n if begin < n_floats else 0):
+                flip(rows, first + i, centre, signs, block, begin, work[i * row_floats : i * row_floats + n_floats])
             if is_batch:
-                convolve_batch(work, layout, tables, coefficients[block])
+                convolve_batch(rows, first, centre, signs, block, work, layout, tables, coefficients[block])
             else:
                 convolve(work, layout, tables, coefficients[block], n)
             offset = block * length

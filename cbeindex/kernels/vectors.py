@@ -154,7 +154,7 @@ class Complex:
 
 
 class Pointer:
-    """A place in memory while a function is being written: of floats, or of int64."""
+    """A place in memory while a function is being written: of floats, int64 or int8."""
 
     def __init__(self, builder: Any, value: Any) -> None:
         self.builder, self.value = builder, value
@@ -173,6 +173,12 @@ class Pointer:
     def load(self) -> Lanes:
         """Read LANES floats."""
         return Lanes(self.builder, self.builder.load(self.builder.bitcast(self.value, VECTOR.as_pointer()), align=4))
+
+    def load_bytes(self) -> Lanes:
+        """Read LANES int8 as floats."""
+        kind = ir.VectorType(ir.IntType(8), LANES)
+        integers = self.builder.load(self.builder.bitcast(self.value, kind.as_pointer()), align=1)
+        return Lanes(self.builder, self.builder.sitofp(integers, VECTOR))
 
     def store(self, lanes: Lanes) -> None:
         """Write LANES floats."""
