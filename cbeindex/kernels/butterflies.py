@@ -1,0 +1,153 @@
+"""Fourier transforms of points whose lanes are transforms of their own, pass by pass.
+
+A point is a register of real parts and one of imaginary parts behind it. A pass of radix p combines the points j,
+j + step, j + 2 step, ... of every block of p * step points, for all j below step, and multiplies them by twiddle
+factors: after the sums going forward (decimation in frequency), before them going back (decimation in time). Going
+back swaps real and imaginary parts, which makes a transform of its inverse.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from llvmlite import ir
+
+from .layouts import PASS_FIELDS, RADICES
+from .vectors import LANES, Complex, Integer, Lanes, Pointer, call, loop
+
+
+def write_forward(
+    points: Pointer, pitch: Integer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
+) -> None:
+    """Transform points in place into the order of the passes: `count` times, from `points + i * stride` on.
+
+    The points of a transform are `pitch` floats apart.
+    """
+    with loop(n) as i:
+        entry = passes + i * len(PASS_FIELDS)
+        _write_switch("after", points, points + LANES, pitch, count, stride, entry, tables)
+
+
+def write_backward(
+    points: Pointer, pitch: Integer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
+) -> None:
+    """Undo `write_forward`, but for a factor of the number of points."""
+    with loop(n) as i:
+        entry = passes + (n - 1 - i) * len(PASS_FIELDS)
+        _write_switch("before", points + LANES, points, pitch, count, stride, entry, tables)
+
+
+def _write_switch(
+    twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer, entry: Pointer,
+    tables: Pointer,
+) -> None:  # fmt: skip
+    """Call the pass of the radix that the entry names."""
+    builder = real.builder
+    kind, n_blocks, step, first = ((entry + i).integer() for i in range(len(PASS_FIELDS)))
+    done = builder.append_basic_block()
+    switch = builder.switch(kind.value, done)
+    for case, radix in enumerate(2 * RADICES):
+        how = "never" if case >= len(RADICES) else twiddles
+        block = builder.append_basic_block()
+        switch.add_case(ir.Constant(ir.IntType(64), case), block)
+        with builder.goto_block(block):
+            write = partial(_write_pass, radix, how)
+            arguments = (real, imaginary, pitch, count, stride, n_blocks, step, tables + first)
+            call(write, f"pass_{radix}_{how}", *arguments)
+            builder.branch(done)
+    builder.position_at_end(done)
+
+
+def _write_pass(
+    radix: int, twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer,
+    n_blocks: Integer, step: Integer, factors: Pointer,
+) -> None:  # fmt: skip
+    """Write a pass, with factors "after", "before" or "never" (then step is 1)."""
+
+    def butterfly(start: Integer, between: Integer, factor: Pointer) -> None:
+        places = [start + between * t for t in range(radix)]
+        points = [Complex((real + place).load(), (imaginary + place).load()) for place in places]
+        if twiddles == "before":
+            turns = [(factor + 2 * t).spread_point() for t in range(radix - 1)]
+            points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
+        # Each point is written as soon as it is known: some targets have few registers.
+        for t, point in _transform(points):
+            if twiddles == "after" and t > 0:
+                point = point * (factor + 2 * (t - 1)).spread_point()
+            (real + places[t]).store(point.real)
+            (imaginary + places[t]).store(point.imaginary)
+
+    with loop(count) as i, loop(n_blocks) as block:
+        between = pitch if twiddles == "never" else pitch * step
+        start = i * stride + block * between * radix
+        if twiddles == "never":
+            butterfly(start, between, factors)
+        else:
+            with loop(step) as j:
+                butterfly(start + j * pitch, between, factors + j * (2 * radix - 2))
+
+
+def _transform(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
+    """Yield the points of a small discrete Fourier transform, and their places, in the order that they come in."""
+    if len(points) == 2:
+        yield 0, points[0] + points[1]
+        yield 1, points[0] - points[1]
+    elif len(points) == 4:
+        yield from enumerate(_transform_four(*points))
+    elif len(points) == 8:
+        yield from _transform_eight(points)
+    else:
+        yield from _transform_odd(points)
+
+
+def _transform_four(a: Complex, b: Complex, c: Complex, d: Complex) -> list[Complex]:
+    even, odd, difference, turned = a + c, b + d, a - c, _times_minus_i(b - d)
+    return [even + odd, difference + turned, even - odd, difference - turned]
+
+
+def _transform_eight(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
+    a, b, c, d = (points[k] - points[k + 4] for k in range(4))
+    for t, point in enumerate(_transform_four(*(points[k] + points[k + 4] for k in range(4)))):
+        yield 2 * t, point
+    # b turns by an eighth and d by three eighths; their common factor sqrt(1/2) waits for the last sums.
+    b = Complex(b.real + b.imaginary, b.imaginary - b.real)
+    d = Complex(d.imaginary - d.real, -(d.real + d.imaginary))
+    c = _times_minus_i(c)
+    half = a.real.constant(math.sqrt(0.5))
+    for t, one, other in ((1, a + c, b + d), (3, a - c, _times_minus_i(b - d))):
+        yield t, one.add_scaled(other, half)
+        yield t + 4, one.add_scaled(other, -half)
+
+
+def _transform_odd(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
+    """Points k and p - k share their products: cosines of the sums, sines of the differences."""
+    p, first = len(points), points[0]
+    half = range(1, (p + 1) // 2)
+    sums, differences = ([join(points[k], points[p - k]) for k in half] for join in (Complex.__add__, Complex.__sub__))
+
+    reals = _combine(first.real, [term.real for term in sums], [term.imaginary for term in differences])
+    # i times a difference has its real part, with the other sign, as imaginary part.
+    imaginaries = _combine(first.imaginary, [term.imaginary for term in sums], [-term.real for term in differences])
+    yield from enumerate(map(Complex, reals, imaginaries))
+
+
+def _combine(first: Lanes, sums: Sequence[Lanes], differences: Sequence[Lanes]) -> list[Lanes]:
+    """Combine one part of the points of an odd transform: cosines of sums and sines of differences."""
+    half = range(1, len(sums) + 1)
+    p = 2 * len(sums) + 1
+    out = [sum(sums, first)] * p
+    for t in half:
+        angles = [2 * math.pi * (k * t % p) / p for k in half]
+        even, odd = first, differences[0] * first.constant(math.sin(angles[0]))
+        for term, angle in zip(sums, angles, strict=True):
+            even = even.add_product(term, first.constant(math.cos(angle)))
+        for term, angle in zip(differences[1:], angles[1:], strict=True):
+            odd = odd.add_product(term, first.constant(math.sin(angle)))
+        out[t], out[p - t] = even + odd, even - odd
+    return out
+
+
+def _times_minus_i(point: Complex) -> Complex:
+    return Complex(point.imaginary, -point.real)

@@ -1,0 +1,165 @@
+"""Codes and projections of dense rows: centred, flipped, convolved, and then packed signs or the numbers themselves."""
+
+from __future__ import annotations
+
+import sys
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from .convolution import convolve, convolve_batch
+from .jit import njit
+from .layouts import BATCH_FIELDS, FIELDS
+from .vectors import FLOAT, INTEGER, LANES, cgutils
+
+_N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH = (
+    (FIELDS + BATCH_FIELDS).index(name) for name in ("n_rows", "n_columns", "rows_together", "row_floats", "batch_rows")
+)
+
+signs_of: Any
+all_finite: Any
+flip: Any
+copy: Any
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+
+    def signs_of(values: Any, start: int) -> Any:
+        """Return the signs of 64 floats: bit i is 1 where value i is at least 0."""
+        return np.packbits(values[start : start + 64] >= 0, bitorder="little").view("<u8")[0].astype(np.uint64)
+
+    def all_finite(values: Any, start: int) -> Any:
+        """Tell whether 64 floats are finite."""
+        return np.isfinite(values[start : start + 64]).all()
+
+    def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, first: int, out: Any) -> None:
+        """Centre a row, multiply it by the signs of a block, and pad it with zeros, from column `first` on."""
+        dim = rows.shape[1]
+        with np.errstate(invalid="ignore", over="ignore"):
+            out[first:dim] = (rows[row, first:] - centre[first:]) * signs[block, first:]
+        out[dim:] = 0
+
+    def copy(work: Any, start: int, out: Any, row: int, first: int, count: int) -> None:
+        """Copy floats from `start` on to `out[row, first:]`."""
+        out[row, first : first + count] = work[start : start + count]
+
+else:
+    _FLOATS, _WORDS = ir.VectorType(FLOAT, 64), ir.VectorType(ir.IntType(32), 64)
+
+    def _load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        """Read 64 floats of an array from a place on."""
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        pointer = builder.bitcast(builder.gep(data, [arguments[1]]), _FLOATS.as_pointer())
+        return builder.load(pointer, align=4)
+
+    @intrinsic
+    def signs_of(typing_context: Any, values: Any, start: Any) -> Any:
+        """Return the signs of 64 floats: bit i is 1 where value i is at least 0."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            floats = _load(context, builder, signature, arguments)
+            word = builder.bitcast(builder.fcmp_ordered(">=", floats, ir.Constant(_FLOATS, [0.0] * 64)), INTEGER)
+            return builder.bitreverse(word) if sys.byteorder == "big" else word
+
+        return types.uint64(values, types.int64), generate
+
+    @intrinsic
+    def all_finite(typing_context: Any, values: Any, start: Any) -> Any:
+        """Tell whether 64 floats are finite."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            floats = _load(context, builder, signature, arguments)
+            zeros = builder.bitcast(builder.fsub(floats, floats), _WORDS)  # but for infinity and NaN
+            kind = ir.FunctionType(ir.IntType(32), [_WORDS])
+            reduce = cgutils.get_or_insert_function(builder.module, kind, "llvm.vector.reduce.or.v64i32")
+            return builder.icmp_unsigned("==", builder.call(reduce, [zeros]), ir.IntType(32)(0))
+
+        return types.boolean(values, types.int64), generate
+
+    @njit(cache=True, nogil=True)
+    def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, first: int, out: Any) -> None:
+        """Centre a row, multiply it by the signs of a block, and pad it with zeros, from column `first` on."""
+        # Slices: an index that is a sum might be negative, and would be checked.
+        values, offsets, flips, flipped = rows[row, first:], centre[first:], signs[block, first:], out[first:]
+        for j in range(len(values)):
+            flipped[j] = (values[j] - offsets[j]) * np.float32(flips[j])
+        for j in range(len(values), len(flipped)):
+            flipped[j] = 0
+
+    @njit(cache=True, nogil=True)
+    def copy(work: Any, start: int, out: Any, row: int, first: int, count: int) -> None:
+        """Copy floats from `start` on to `out[row, first:]`."""
+        values, target = work[start : start + count], out[row, first : first + count]
+        for j in range(count):
+            target[j] = values[j]
+
+
+@njit(cache=True, nogil=True)
+def first_of_end(dim: int, n_columns: int) -> int:
+    """Return the first column that `convolve_batch` does not read from the rows themselves.
+
+    It reads them in pieces of LANES columns, which begin anywhere where rows of points are not whole pieces.
+    """
+    return dim // LANES * LANES if 2 * n_columns % LANES == 0 else max(0, dim - LANES)
+
+
+@njit(cache=True, nogil=True)
+def pack(work: Any, start: int, count: int, offset: int, codes: Any, row: int) -> bool:
+    """Pack the signs of floats from `start` on into a code, from bit `offset` on; tell whether all are finite.
+
+    The 64 floats behind them are overwritten.
+    """
+    for j in range(count, (count + 63) // 64 * 64):
+        work[start + j] = 0
+    is_finite = True
+    for j in range(0, count, 64):
+        is_finite &= all_finite(work, start + j)
+        if len(codes):
+            bits = signs_of(work, start + j) & (~np.uint64(0) >> np.uint64(max(0, 64 - (count - j))))
+            word, shift = (offset + j) // 64, np.uint64((offset + j) % 64)
+            if shift == 0:
+                codes[row, word] = bits
+            else:
+                codes[row, word] |= bits << shift
+                if word + 1 < codes.shape[1]:
+                    codes[row, word + 1] = bits >> (np.uint64(64) - shift)
+    return is_finite
+
+
+@njit(cache=True, nogil=True)
+def transform_rows(
+    rows: Any, start: int, stop: int, centre: Any, signs: Any, length: int, n_bits: int, layout: Any, tables: Any,
+    coefficients: Any, work: Any, projections: Any, codes: Any,
+) -> int:  # fmt: skip
+    """Write projections and codes of rows [start, stop); either array may be empty, and is then not written.
+
+    Stops at the first row whose projections are not finite and returns its number; otherwise returns -1.
+    """
+    n_floats, row_floats = 2 * layout[_N_ROWS] * layout[_N_COLUMNS], layout[_ROW_FLOATS]
+    first = start
+    while first < stop:
+        is_batch = stop - first >= layout[_BATCH]
+        n = layout[_BATCH] if is_batch else min(layout[_TOGETHER], stop - first)
+        first_bad, begin = stop, first_of_end(rows.shape[1], layout[_N_COLUMNS]) if is_batch else 0
+        for block in range(signs.shape[0]):
+            for i in range(n if begin < n_floats else 0):
+                flip(rows, first + i, centre, signs, block, begin, work[i * row_floats : i * row_floats + n_floats])
+            if is_batch:
+                convolve_batch(rows, first, centre, signs, block, work, layout, tables, coefficients[block])
+            else:
+                convolve(work, layout, tables, coefficients[block], n)
+            offset = block * length
+            n_values = min(length, n_bits - offset)
+            for i in range(n):
+                base = i * row_floats
+                if len(projections):
+                    copy(work, base, projections, first + i, offset, n_values)
+                if not pack(work, base, n_values, offset, codes, first + i):
+                    first_bad = min(first_bad, first + i)
+        if first_bad < stop:
+            return first_bad
+        first += n
+    return -1
