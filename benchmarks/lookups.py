@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from benchmarks.harness import alternate, pin
 from benchmarks.report import Report
-from cbeindex._typing import Rows
+from cbeindex._core.typing import Rows
 from cbeindex.kernels import dots, estimates, lookup, querytables
 from cbeindex.kernels.jit import njit
 

@@ -115,7 +115,7 @@ class Scipy(Encoding):
         super().__init__(dim, n_rows)
         phases = np.random.default_rng(0).random(dim // 2 + 1)
         self.spectrum = np.exp(2j * np.pi * phases).astype(np.complex64)
-        self.signs = np.random.default_rng(1).choice(np.float32([-1, 1]), dim)
+        self.signs = np.random.default_rng(1).choice(np.array([-1, 1], dtype=np.float32), dim)
 
     def encode(self, rows: NDArray[np.float32]) -> Any:
         from scipy import fft

@@ -2,13 +2,13 @@
 
 import json
 
-import numba
 import pytest
 
 from benchmarks import lookups
+from tests.conftest import COMPILED
 
 
-@pytest.mark.skipif(numba.config.DISABLE_JIT, reason="measures compiled code")
+@pytest.mark.skipif(not COMPILED, reason="measures compiled code")
 def test_lookups(tmp_path, monkeypatch):
     monkeypatch.setattr(lookups, "pin", lambda n_threads: None)
     path = tmp_path / "lookups.jsonl"

@@ -6,7 +6,7 @@ import scipy.stats
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.codes import to_words
+from cbeindex.data.codes import to_words
 from cbeindex.kernels import blocks as block_kernels
 from cbeindex.kernels import cascading, scanning, selecting
 from cbeindex.kernels.jit import njit

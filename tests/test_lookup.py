@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cbeindex.kernels import estimates, lookup, querytables
 from cbeindex.kernels.jit import njit
+from tests.conftest import COMPILED
 from tests.lookup_digest import digest
 from tests.lookup_oracles import (
     coded_rows,
@@ -203,7 +204,7 @@ def test_nearest_of_all_records(scan, k, hidden_share, is_renamed, seed):
     np.testing.assert_array_equal(alone[1], expected[1])
 
 
-compiled = pytest.mark.skipif(numba.config.DISABLE_JIT, reason="concerns compiled code")
+compiled = pytest.mark.skipif(not COMPILED, reason="concerns compiled code")
 
 
 @compiled

@@ -21,7 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._typing import Floats, Spectrum
+from .._core.typing import Floats, Spectrum
 from ..kernels.layouts import BATCH_FIELDS, FIELDS, RADICES
 
 # Plans are made for this many lanes, whatever the target has, so that bits do not depend on the target.

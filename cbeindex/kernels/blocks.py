@@ -23,7 +23,7 @@ from numba.core import types
 from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
-from .._typing import Codes
+from .._core.typing import Codes
 from .jit import njit
 
 cgutils: Any = untyped

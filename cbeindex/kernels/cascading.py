@@ -12,7 +12,7 @@ count the blocks that it leaves (`n_left`). What the sample has found is kept, s
 
 import numpy as np
 
-from .._typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, Rows
 from .blocks import distances_within, least_distances, planes_of
 from .jit import njit
 from .popcount import popcount64

@@ -20,7 +20,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .._typing import Floats, Rows
+from .._core.typing import Floats, Rows
 from .jit import njit
 from .prefetch import prefetch
 from .vectorcode import F32, I8, I16, I32, I64, VectorCode, cgutils

@@ -21,14 +21,14 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .._typing import Floats, Keys, Mask, Rows
+from .._core.typing import Floats, Keys, Mask, Rows
 from .asymmetric import float_of_key, key_of
-from .hamming import keep_smallest
 from .jit import njit
 from .lookup import sum_block, sum_block_precisely
 from .popcount import popcount64
 from .prefetch import prefetch
 from .querytables import Tables
+from .topk import keep_smallest
 from .vectorcode import F32, I8, I32, VectorCode
 
 Records: TypeAlias = NDArray[np.uint8]

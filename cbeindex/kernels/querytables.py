@@ -23,7 +23,7 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .._typing import Floats
+from .._core.typing import Floats
 from .jit import njit
 from .vectorcode import F32, I32, I64, VectorCode, cgutils
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Codes, Distances, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Distances, Keys, Mask, Ranks, Rows
 from .blocks import distances_within, planes_of
 from .jit import njit
 from .popcount import popcount64

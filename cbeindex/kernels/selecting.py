@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from .._typing import Distances, Keys, Mask, Ranks, Rows
+from .._core.typing import Distances, Keys, Mask, Ranks, Rows
 from .jit import njit
 
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
