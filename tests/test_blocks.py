@@ -13,6 +13,8 @@ from cbeindex.kernels.jit import njit
 from tests import oracles
 from tests.strategies import code_batches, masks, rankings
 
+pytestmark = pytest.mark.kernels
+
 NO_KEY = np.uint64(2**64 - 1)
 NOTHING, NO_RANKS = np.zeros(0, dtype=np.bool_), np.zeros(0, dtype=np.int32)
 # Around the words of a register, and the 31 after which bytes are widened.

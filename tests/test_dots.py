@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from cbeindex.kernels import dots
 
+pytestmark = pytest.mark.kernels
+
 # Around 16 and 32 elements, four vectors of 16, and the steps after which sums of whole numbers are flushed.
 LENGTHS = (0, 1, 7, 15, 16, 17, 31, 32, 33, 47, 63, 64, 65, 80, 100, 127, 384, 784, 1_000)
 ROWS = np.array([3, 0, 4, 1, 2, 2, 0])

@@ -24,6 +24,8 @@ from tests.lookup_oracles import (
     values_of_levels,
 )
 
+pytestmark = pytest.mark.kernels
+
 BITS = (1, 2, 4)
 # Around a nibble, a byte, the chunks of 16 nibbles that tables are made in, and above.
 DIMS = (1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 384)

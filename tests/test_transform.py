@@ -14,6 +14,8 @@ from cbeindex.encoders.plans import ConvolutionPlan, transform_length
 from cbeindex.kernels.transform import transform_rows
 from cbeindex.kernels.vectors import LANES
 
+pytestmark = pytest.mark.kernels
+
 # Small circles of all kinds: single points, odd ones and primes (convolved on a longer circle), every radix alone and
 # in the last place, one stripe of columns and several, lanes that are idle, one block of rows and several.
 LENGTHS = [
