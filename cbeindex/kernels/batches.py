@@ -25,7 +25,7 @@ def write_convolve_batch(
 ) -> None:  # fmt: skip
     """Centre LANES rows, multiply them by signs and convolve them, into the first rows of `work`.
 
-    The ends of the rows (`first_of_end`) are there already, centred, multiplied and padded.
+    Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded.
     """
     plan = {name: (layout + i).integer() for i, name in enumerate(FIELDS + BATCH_FIELDS)}
     points, pitch = work + plan["batch_points"], Integer(work.builder, POINT)

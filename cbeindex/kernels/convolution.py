@@ -52,7 +52,7 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
     ) -> None:
         """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`.
 
-        The ends of the rows (`transform.first_of_end`) are there already, centred, multiplied and padded.
+        Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded.
         """
         dim, row_floats = rows.shape[1], layout[FIELDS.index("row_floats")]
         with np.errstate(invalid="ignore", over="ignore"):

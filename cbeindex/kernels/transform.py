@@ -98,15 +98,6 @@ else:
 
 
 @njit(cache=True, nogil=True)
-def first_of_end(dim: int, n_columns: int) -> int:
-    """Return the first column that `convolve_batch` does not read from the rows themselves.
-
-    It reads them in pieces of LANES columns, which begin anywhere where rows of points are not whole pieces.
-    """
-    return dim // LANES * LANES if 2 * n_columns % LANES == 0 else max(0, dim - LANES)
-
-
-@njit(cache=True, nogil=True)
 def pack(work: Any, start: int, count: int, offset: int, codes: Any, row: int) -> bool:
     """Pack the signs of floats from `start` on into a code, from bit `offset` on; tell whether all are finite.
 
@@ -139,11 +130,15 @@ def transform_rows(
     Stops at the first row whose projections are not finite and returns its number; otherwise returns -1.
     """
     n_floats, row_floats = 2 * layout[_N_ROWS] * layout[_N_COLUMNS], layout[_ROW_FLOATS]
+    # A batch is read from the rows in pieces of LANES columns, which begin anywhere where rows of points are not whole
+    # pieces; a piece that is not inside of the rows comes from `work`.
+    dim = rows.shape[1]
+    end = dim // LANES * LANES if 2 * layout[_N_COLUMNS] % LANES == 0 else max(0, dim - LANES)
     first = start
     while first < stop:
         is_batch = stop - first >= layout[_BATCH]
         n = layout[_BATCH] if is_batch else min(layout[_TOGETHER], stop - first)
-        first_bad, begin = stop, first_of_end(rows.shape[1], layout[_N_COLUMNS]) if is_batch else 0
+        first_bad, begin = stop, end if is_batch else 0
         for block in range(signs.shape[0]):
             for i in range(n if begin < n_floats else 0):
                 flip(rows, first + i, centre, signs, block, begin, work[i * row_floats : i * row_floats + n_floats])
