@@ -221,7 +221,8 @@ def change_array(rng: random.Random, file: IndexFile) -> str:
 
 def copy_ids(rng: random.Random, file: IndexFile) -> str:
     """Give rows of one segment the ids of another one."""
-    ids = [section for section in file.sections if str(section.name).endswith("/ids") and section.array.ndim]
+    arrays = [section for section in file.sections if section.data and not section.fields]
+    ids = [section for section in arrays if str(section.name).endswith("/ids") and section.array.ndim]
     if len(ids) < 2:
         return "one segment"
     one, other = rng.sample(ids, 2)
