@@ -63,16 +63,16 @@ class Task:
 
 
 @dataclass(frozen=True)
-class Way:
+class Setting:
     """One search of a sweep.
 
     Attributes
     ----------
     kind : {"codes", "exact"}
-        Whether answers come from codes alone, or are re-ranked by (or found with) exact distances.
+        Whether results come from codes alone, or are re-ranked by (or found with) exact distances.
     k : int
     depth : int or None
-        Rows that are re-ranked; None: none, or as many as the contender likes.
+        Number of rows that are re-ranked. None: no rows, or as many as the contender chooses.
     parameter : int or None
         What the contender makes of it is its `parameter_name`.
     """
@@ -84,13 +84,14 @@ class Way:
 
 
 class Adapter(ABC):
-    """A contender in its process: builds when it is made, then answers all queries when it is told.
+    """A contender in its process: builds when it is made, then searches for all queries on request.
 
     Attributes
     ----------
     group : {"ours", "binary", "bits", "outside"}
         Ours; faiss on the same codes; faiss with as many bits of its own; others.
-    kinds : of ways that it can go
+    kinds : tuple of {"codes", "exact"}
+        The kinds of search that it supports.
     has_own_depth : bool
         Whether it chooses itself how many rows exact distances are computed of.
     """
@@ -115,12 +116,12 @@ class Adapter(ABC):
         return (None,)
 
     @classmethod
-    def ways(cls, task: Task, depths: list[int], k: int, n_true: int) -> list[list[Way]]:
-        """List the sweeps: k answers from codes alone, and `n_true` answers re-ranked, for each depth."""
+    def sweeps(cls, task: Task, depths: list[int], k: int, n_true: int) -> list[list[Setting]]:
+        """List the sweeps: `k` results from codes alone, and `n_true` re-ranked results for each depth."""
         sweeps: list[tuple[str, int, int | None]] = [("codes", k, None)] if "codes" in cls.kinds else []
         if "exact" in cls.kinds:
             sweeps += [("exact", n_true, depth) for depth in ([None] if cls.has_own_depth else depths)]
-        return [[Way(*sweep, parameter) for parameter in cls.parameters(task)] for sweep in sweeps]
+        return [[Setting(*sweep, parameter) for parameter in cls.parameters(task)] for sweep in sweeps]
 
     def __init__(self, task: Task) -> None:
         self.task = task
@@ -133,7 +134,7 @@ class Adapter(ABC):
         self._build_seconds = time.perf_counter() - start
 
     def use_threads(self, n_threads: int) -> None:
-        """Work on so many cores from now on."""
+        """Use `n_threads` cores from now on."""
         self.task = replace(self.task, n_threads=n_threads)
         self.__dict__.pop("_encode_seconds", None)
         pin(n_threads)
@@ -146,34 +147,34 @@ class Adapter(ABC):
         """Return what building took."""
         return self._build_seconds
 
-    def run(self, way: Way) -> dict[str, Any]:
-        """Answer all queries; return ids and the seconds of all, of encoding and of re-ranking."""
-        answers = []
+    def run(self, setting: Setting) -> dict[str, Any]:
+        """Search for all queries; return ids and the seconds in total, of encoding and of re-ranking."""
+        found = []
         encoding = reranking = 0.0
         start = time.perf_counter()
         for first in range(0, self.queries.shape[0], self.task.batch):
-            ids, encoded, reranked = self.answer(self.queries[first : first + self.task.batch], way)
-            answers.append(ids)
+            ids, encoded, reranked = self.search_timed(self.queries[first : first + self.task.batch], setting)
+            found.append(ids)
             encoding, reranking = encoding + encoded, reranking + reranked
         total = time.perf_counter() - start
         if self._encodes_inside:
             encoding = min(total, self._encode_seconds)
-        return {"ids": np.concatenate(answers), "total": total, "encode": encoding, "rerank": reranking}
+        return {"ids": np.concatenate(found), "total": total, "encode": encoding, "rerank": reranking}
 
-    def times(self, way: Way) -> dict[str, float]:
-        """Answer all queries; return the seconds alone."""
-        return {key: value for key, value in self.run(way).items() if key != "ids"}
+    def times(self, setting: Setting) -> dict[str, float]:
+        """Search for all queries; return the seconds alone."""
+        return {key: value for key, value in self.run(setting).items() if key != "ids"}
 
-    def answer(self, queries: Any, way: Way) -> tuple[Ids, float, float]:
-        """Return ids, (n_queries, way.k), and the seconds of encoding and of re-ranking."""
+    def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
+        """Return ids, (n_queries, setting.k), and the seconds of encoding and of re-ranking."""
         start = time.perf_counter()
         encoded = self.encode(queries)
         middle = time.perf_counter()
-        ids = self.search(encoded, way.depth or way.k, way.parameter)
+        ids = self.search(encoded, setting.depth or setting.k, setting.parameter)
         end = time.perf_counter()
-        if way.depth is None:
+        if setting.depth is None:
             return ids, middle - start, 0.0
-        return self.rerank(queries, ids, way.k), middle - start, time.perf_counter() - end
+        return self.rerank(queries, ids, setting.k), middle - start, time.perf_counter() - end
 
     @abstractmethod
     def build(self) -> None:
@@ -188,7 +189,7 @@ class Adapter(ABC):
         return queries
 
     def encode_apart(self, queries: Any) -> Any:
-        """Do again what `search` does first, where it encodes by itself; it is timed and told apart."""
+        """Repeat the encoding that `search` does itself, so that it can be timed separately."""
         return None
 
     def rerank(self, queries: Any, ids: Ids, k: int) -> Ids:

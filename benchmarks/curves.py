@@ -50,7 +50,7 @@ def rows_of(rows: Iterable[Row], table: str, part: Part) -> list[Row]:
 
 
 def recall_of(point: Row) -> float:
-    """Return the recall of all answers of a point."""
+    """Return the recall of all results of a point."""
     return float(point["recall"][-1])
 
 

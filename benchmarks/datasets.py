@@ -116,10 +116,10 @@ def near_pairs(data: Dataset, n_true: int) -> NDArray[np.int64]:
 
 
 def pairs_found(pairs: NDArray[np.int64], n_rows: int, ids: NDArray[np.int64], n_true: int) -> float:
-    """`recall` of many answers to the same queries, by their `near_pairs`."""
+    """Compute `recall` from the `near_pairs` of the queries, for many results of the same queries."""
     numbers = np.arange(len(ids))[:, np.newaxis] * n_rows + ids
-    answers = np.unique(numbers[ids >= 0])
-    hits = np.bincount(answers[np.isin(answers, pairs)] // n_rows, minlength=len(ids))
+    found = np.unique(numbers[ids >= 0])
+    hits = np.bincount(found[np.isin(found, pairs)] // n_rows, minlength=len(ids))
     return float(np.minimum(hits, n_true).sum() / (n_true * len(ids)))
 
 

@@ -136,7 +136,7 @@ def alternate(calls: Mapping[str, Callable[[], float]], rounds: int, *, warm_up:
 
 
 def pin(n_threads: int) -> None:
-    """Keep all threads of this process on so many cores, the last ones (Linux)."""
+    """Pin all threads of this process to the last `n_threads` cores (Linux)."""
     if hasattr(os, "sched_setaffinity"):
         cores = _CORES[-n_threads:]
         for thread in os.listdir("/proc/self/task"):

@@ -15,7 +15,8 @@ from benchmarks import curves
 from benchmarks.contenders import chosen
 from benchmarks.curves import Row
 
-# Okabe and Ito's colours, which the colour-blind tell apart: one a group; markers and lines tell its members apart.
+# Okabe and Ito's colours, which colour-blind readers can distinguish: one for each group. Markers and lines distinguish
+# the members of a group.
 COLOURS = {"ours": "#D55E00", "binary": "#0072B2", "bits": "#009E73", "outside": "#7F7F7F"}
 MARKERS = "osD^vPX<>*"
 DASHES: tuple[Any, ...] = ("-", (0, (5, 2)), (0, (1, 1.5)), (0, (5, 2, 1, 2)))
@@ -94,14 +95,14 @@ def speed(points: list[Row], title: str, levels: Sequence[float]) -> Any:
 
 
 def recall_at(points: list[Row], title: str) -> Any:
-    """Recall of the first R answers, at the setting of each contender that finds most."""
+    """Plot the recall of the first R results, at the setting of each contender that finds most."""
     figure, axes = canvas(title, (9, 5.2))
     for name, own, look in _looks(points):
         recall = max(own, key=lambda p: (curves.recall_of(p), p["qps"]))["recall"]
         label = f"{name} ({recall[-1]:.3f})"
         stretched = [_stretched(value) for value in recall]
         axes.plot(range(1, len(recall) + 1), stretched, label=label, **{**look, "markevery": (9, 10)})
-    axes.set_xlabel("R: answers that are looked at")
+    axes.set_xlabel("R: number of results")
     axes.set_ylabel("recall 10@R (scale widens towards 1)")
     axes.set_xlim(0, max(len(point["recall"]) for point in points) + 1)
     _recall_axis(axes, "y", [0.0, *(curves.recall_of(point) for point in points)])

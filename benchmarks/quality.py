@@ -51,7 +51,7 @@ def measure(report: Report, data: datasets.Dataset, shares: tuple[float, ...], n
     table = report.table(
         f"quality {data.name}",
         ["bits", "bits/dim", "method", *(f"10@{depth}" for depth in DEPTHS)],
-        f"share of the {N_TRUE} true neighbours among the first 10, 50, 100 answers; a tie with the last counts",
+        f"share of the {N_TRUE} true neighbours among the first 10, 50, 100 results; a tie with the last counts",
     )
     rows = np.random.default_rng(0).permutation(data.base.shape[0])[:n_train]
     sample = data.base[np.sort(rows)]
@@ -74,7 +74,7 @@ def ours(data: datasets.Dataset, sample: Any, n_bits: int) -> Iterator[tuple[str
 
 
 def theirs(data: datasets.Dataset, sample: Any, n_bits: int) -> Iterator[tuple[str, Search]]:
-    """The methods of faiss that can make codes of so many bits."""
+    """Yield the methods of faiss that can make codes of `n_bits` bits."""
     import faiss
 
     if hasattr(data.base, "toarray") or data.dim * n_bits > LARGEST_MATRIX:

@@ -18,25 +18,25 @@ from typing import Any
 import numpy as np
 
 from benchmarks import contenders, curves, encode, page, plots, sources, truth
-from benchmarks.adapter import Task, Way
+from benchmarks.adapter import Setting, Task
 from benchmarks.datasets import Dataset, available
 from benchmarks.harness import Contender, last_line
 from benchmarks.report import Progress, Report
 
-# Answers that are asked for where they come from codes alone.
+# Number of results of a search from codes alone.
 K = 100
 # Codes that are compared where the user does not say: short vectors, and long ones.
 SHORT_DIM, SHORT_BITS, LONG_BITS = 2_048, 1_024, 8_192
-# Where the user names no set, all ends within minutes: rows of short and of long vectors, queries, every so manieth
-# setting of a sweep of more than some, and no contender that is a variant of another and builds for long.
+# Where the user names no set, all ends within minutes: rows of short and of long vectors, queries, every
+# `BRIEF_STEP`-th setting of a sweep longer than `SHORT_SWEEP`, and no contender that is a slow variant of another.
 BRIEF_SHORT_ROWS, BRIEF_LONG_ROWS, BRIEF_QUERIES, BRIEF_STEP, SHORT_SWEEP = 10_000, 8_000, 200, 2, 4
 NOT_BRIEF = ("BinaryIVF-fine", "BinaryIVF-by-list")
 ENCODE_DIMS = (256, 1_024, 4_096, 25_600)
 # What is not said: depths, seconds and rounds of a full run, of a brief one and of a smoke run.
 _FULL, _BRIEF, _QUICK = ([100, 400], 0.5, 7), ([100], 0.25, 7), ([100], 0.0, 1)
-# Rounds of every setting, however long they take, if there are to be so many: a median of fewer is none.
+# Least rounds of every setting, however long they take, unless `--rounds` is lower. A median needs three values.
 _LEAST_ROUNDS = 3
-# A sweep ends when so many settings in a row find nearly the same, and more than nearly nothing.
+# A sweep ends when `_N_LEVEL` settings in a row have equal recall to `_LEVEL`, and a recall above `_LEAST_LEVEL`.
 _N_LEVEL, _LEVEL, _LEAST_LEVEL = 3, 0.001, 0.1
 # Rows that the encoder is fitted on.
 _N_FIT = 10_000
@@ -58,10 +58,10 @@ class Log:
 
 @dataclass
 class Point:
-    """A way of a contender: its recall, and its times as they come."""
+    """A measured setting of a contender: its recall, and the times of its rounds so far."""
 
     name: str
-    way: Way
+    setting: Setting
     place: int
     recall: list[float]
     times: list[dict[str, float]] = field(default_factory=list)
@@ -228,7 +228,7 @@ class Match:
             self._start(name)
             row["build_seconds"] = self._running[name].call("build_seconds")
             depths, k = clipped(self._options.depth, self._task.n_rows), min(K, self._task.n_rows)
-            sweeps = adapter.ways(self._task, depths, k, truth.N_TRUE)
+            sweeps = adapter.sweeps(self._task, depths, k, truth.N_TRUE)
         except Exception as error:
             self._give_up(name, error)
             return
@@ -275,7 +275,7 @@ class Match:
             timeout=self._options.timeout,
         )
 
-    def _sweep(self, name: str, sweep: list[Way]) -> None:
+    def _sweep(self, name: str, sweep: list[Setting]) -> None:
         """Run a sweep once, and begin again with what was found before if the process ends in it."""
         points: list[Point] = []
         try:
@@ -296,9 +296,9 @@ class Match:
     def _time_once(self, point: Point) -> None:
         """Time a setting; where it fails its contender does not go on."""
         try:
-            point.times.append(self._running[point.name].call("times", point.way))
+            point.times.append(self._running[point.name].call("times", point.setting))
         except Exception as error:
-            self._say_failed(point.name, error, point.way)
+            self._say_failed(point.name, error, point.setting)
             self._running.pop(point.name).close()
 
     def _give_up(self, name: str, error: Exception) -> None:
@@ -308,23 +308,23 @@ class Match:
         self.points = [point for point in self.points if point.name != name]
         self._say_failed(name, error)
 
-    def _say_failed(self, name: str, error: Exception, way: Way | None = None) -> None:
+    def _say_failed(self, name: str, error: Exception, setting: Setting | None = None) -> None:
         """Put down why a contender failed, and at which setting; the first failure stays."""
         row = self.rows[name]
         if row["status"] == "ok":
-            where = "" if way is None else f" at {setting(name, way)}"
+            where = "" if setting is None else f" at {label(name, setting)}"
             row.update(status=f"failed{where}", reason=last_line(error))
 
 
-def swept(process: Contender, name: str, sweep: list[Way], data: Dataset) -> Iterator[Point]:
+def swept(process: Contender, name: str, sweep: list[Setting], data: Dataset) -> Iterator[Point]:
     """Run a sweep once, until more of the parameter finds no more."""
     found: list[float] = []
-    for place, way in enumerate(sweep):
-        ids = np.asarray(process.call("run", way)["ids"])
-        if ids.shape != (data.queries.shape[0], way.k) or ids.dtype.kind not in "iu":
-            wanted = f"integers of shape {(data.queries.shape[0], way.k)}"
-            raise ValueError(f"answers must be {wanted}, got {ids.dtype} {ids.shape}")
-        point = Point(name, way, place, truth.recall_curve(data, ids).tolist())
+    for place, setting in enumerate(sweep):
+        ids = np.asarray(process.call("run", setting)["ids"])
+        if ids.shape != (data.queries.shape[0], setting.k) or ids.dtype.kind not in "iu":
+            wanted = f"integers of shape {(data.queries.shape[0], setting.k)}"
+            raise ValueError(f"ids must be {wanted}, got {ids.dtype} {ids.shape}")
+        point = Point(name, setting, place, truth.recall_curve(data, ids).tolist())
         yield point
         found.append(point.recall[-1])
         last = found[-_N_LEVEL:]
@@ -333,15 +333,19 @@ def swept(process: Contender, name: str, sweep: list[Way], data: Dataset) -> Ite
             break
 
 
-def thinned(sweep: list[Way], step: int) -> list[Way]:
-    """Take every so manieth setting of a sweep, with the last; a short one may be of alternatives, and stays whole."""
+def thinned(sweep: list[Setting], step: int) -> list[Setting]:
+    """Take every `step`-th setting of a sweep, with the last. A short sweep may list alternatives, and stays whole."""
     return sweep if len(sweep) <= SHORT_SWEEP else sweep[::-step][::-1]
 
 
-def setting(name: str, way: Way) -> str:
-    """Return the parameter and the depth of a way as text."""
-    said = {"parameter_name": contenders.class_of(name).parameter_name, "parameter": way.parameter, "depth": way.depth}
-    return curves.setting_of(said) or {"codes": "codes alone", "exact": "re-ranking"}[way.kind]
+def label(name: str, setting: Setting) -> str:
+    """Return the parameter and the depth of a setting as text."""
+    said = {
+        "parameter_name": contenders.class_of(name).parameter_name,
+        "parameter": setting.parameter,
+        "depth": setting.depth,
+    }
+    return curves.setting_of(said) or {"codes": "codes alone", "exact": "re-ranking"}[setting.kind]
 
 
 def middle(times: list[dict[str, float]]) -> dict[str, float]:
@@ -360,11 +364,11 @@ def as_row(point: Point, n_queries: int) -> dict[str, Any]:
     return {
         "contender": point.name,
         "group": adapter.group,
-        "kind": point.way.kind,
-        "k": point.way.k,
-        "depth": point.way.depth,
+        "kind": point.setting.kind,
+        "k": point.setting.k,
+        "depth": point.setting.depth,
         "parameter_name": adapter.parameter_name,
-        "parameter": point.way.parameter,
+        "parameter": point.setting.parameter,
         "recall": [round(value, 5) for value in point.recall],
         "qps": n_queries / median["total"],
         "us_encode": median["encode"] * scale,
@@ -404,5 +408,5 @@ def write_report(folder: Path, rows: list[dict[str, Any]], levels: list[float]) 
 
 
 def clipped(depths: list[int], most: int) -> list[int]:
-    """Return depths that are not more than all rows, and enough for the answers."""
+    """Return depths of at least `truth.N_TRUE` and at most `most` rows."""
     return sorted({max(truth.N_TRUE, min(depth, most)) for depth in depths})

@@ -39,7 +39,7 @@ class _Codes(ABC):
 
     @abstractmethod
     def search(self, queries: NDArray[np.uint8], k: int) -> NDArray[np.int32]:
-        """Distances of the answers."""
+        """Return the distances of the results."""
 
 
 class Faiss(_Codes):
@@ -55,7 +55,7 @@ class Faiss(_Codes):
         self.index.add(self.base)
 
     def search(self, queries: NDArray[np.uint8], k: int) -> NDArray[np.int32]:
-        """Distances of the answers."""
+        """Return the distances of the results."""
         return np.asarray(self.index.search(queries, k)[0])
 
 
@@ -71,7 +71,7 @@ class Ours(_Codes):
         self.index.add(self.base)
 
     def search(self, queries: NDArray[np.uint8], k: int) -> NDArray[np.int32]:
-        """Distances of the answers."""
+        """Return the distances of the results."""
         return np.asarray(self.index.search(queries, k, self.mode, n_threads=self.n_threads)[0])
 
 
@@ -115,11 +115,11 @@ def main(arguments: list[str]) -> None:
 
 
 def compare(report: Report, data: datasets.Dataset, n_rows: int | None, options: argparse.Namespace) -> None:
-    """All contenders for all numbers of bits, queries, threads and answers."""
+    """Compare all contenders for all numbers of bits, queries, threads and results."""
     table = report.table(
         f"scan {data.name}",
         ["bits", "rows", "threads", "queries", "k", "contender", "QPS", "min-max", "GB/s", "x heap", "x best", "found"],
-        "x: faiss time / this time, above 1: faster than faiss (heap; the better one); found: share of exact answer",
+        "x: faiss time / this time, above 1: faster than faiss (heap; the better one); found: share of exact results",
     )
     for n_bits in options.bits:
         with tempfile.TemporaryDirectory() as folder:
@@ -129,11 +129,11 @@ def compare(report: Report, data: datasets.Dataset, n_rows: int | None, options:
 
 
 def measure(table: Table, folder: str, n: int, n_bits: int, n_threads: int, options: argparse.Namespace) -> None:
-    """One row of the table for each number of queries, answers and contender."""
+    """Add a row to the table for each number of queries, number of results and contender."""
     processes = start(folder, n_bits, n_threads, list(CONTENDERS))
     for n_queries in options.queries:
         for k in options.k:
-            answers = {name: p.call("run", n_queries, k) for name, p in processes.items()}
+            results = {name: p.call("run", n_queries, k) for name, p in processes.items()}
             once = processes["heap"].timed("run", n_queries, k)[0]
             rounds = 2 if options.quick else int(np.clip(options.seconds / once, 3, 200))
             timings = alternate(timed_searches(processes, n_queries, k), rounds)
@@ -145,7 +145,7 @@ def measure(table: Table, folder: str, n: int, n_bits: int, n_threads: int, opti
                     timing.spread(1e3 / turn_queries(n_queries)) + " ms",
                     n * n_bits / 8 * n_queries / seconds / 1e9, timings["heap"].median / timing.median,
                     best / timing.median,
-                    float((answers[name] <= answers["heap"][:, -1:]).mean()),
+                    float((results[name] <= results["heap"][:, -1:]).mean()),
                 )  # fmt: skip
     for process in processes.values():
         process.close()

@@ -1,4 +1,4 @@
-"""True neighbours, and how many of them an answer has, by distances that are computed here."""
+"""Compute true neighbours, and the recall of results, from distances that are computed here."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ _SPARSE_FLOATS = 2**21
 _N_CHECKED = 10
 # Contenders sum distances in float32: rows as near as another but for this share of the distance count as equal.
 _TOLERANCE = 1e-6
-# Rows of norm 1 have been rounded to float32, and so have queries: a direction is right to so much. Under l2 vectors
-# are what they are, however far from the origin they lie.
+# Rows of norm 1 have been rounded to float32, and so have queries: a direction is accurate to this much.
+# Vectors under l2 are not rounded, however far from the origin they are.
 _ROUNDING = {"cosine": 2**-23, "l2": 0.0}
 
 
 def with_truth(data: Dataset, tell: Callable[[str], object] = lambda text: None) -> Dataset:
-    """Return the set with true neighbours: those that it has, which are looked at; or cached ones; or new ones."""
+    """Return the set with true neighbours: its own, which are checked, or cached ones, or new ones."""
     if data.base.shape[0] < N_TRUE or data.queries.shape[0] < 1:
         raise ValueError(f"{data.name} must have {N_TRUE} rows and a query at least, got {data.base.shape[0]} rows")
     if data.truth is None or data.truth.shape[1] < N_TRUE:
@@ -53,10 +53,10 @@ def with_truth(data: Dataset, tell: Callable[[str], object] = lambda text: None)
 
 
 def recall_curve(data: Dataset, ids: NDArray[np.int64], n_true: int = N_TRUE) -> NDArray[np.float64]:
-    """Share of the `n_true` nearest rows that are among the first 1, 2, ... answers, ids of shape (n_queries, k).
+    """Return the share of the `n_true` nearest rows among the first 1, 2, ... results, ids of shape (n_queries, k).
 
-    A row as near as the last of the true ones counts as one of them, as long as there are no more than `n_true`; an
-    answer that is given twice counts once.
+    A row as near as the last true neighbour counts as a true neighbour, up to `n_true` of them. A repeated id counts
+    once.
     """
     assert data.truth is not None
     # The largest, not that of the last: neighbours that come with a set may be out of order by a rounding.
@@ -78,8 +78,8 @@ def nearest(
     k = min(k, n)
     n_kept = min(n, k + _N_SPARE)
     centre = _centre(base, metric)
-    asked = _as_doubles(queries, centre)
-    columns = np.ascontiguousarray((asked.toarray() if hasattr(asked, "toarray") else asked).T)
+    doubles = _as_doubles(queries, centre)
+    columns = np.ascontiguousarray((doubles.toarray() if hasattr(doubles, "toarray") else doubles).T)
     step = max(1, min(_BLOCK_FLOATS // n_queries, _BLOCK_FLOATS // base.shape[1]))
     best = np.full((n_queries, n_kept), np.inf)
     ids = np.full((n_queries, n_kept), n, dtype=np.int64)

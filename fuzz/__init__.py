@@ -1,1 +1,1 @@
-"""Attacks on cbeindex with fresh seeds: damaged files, operations that fail half way, processes that are killed."""
+"""Attacks on cbeindex with fresh seeds: damaged files, operations that fail midway, processes that are killed."""

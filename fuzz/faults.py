@@ -1,4 +1,4 @@
-"""Operations that fail half way: the index is as before the call or as after it, and goes on to work.
+"""Operations that fail midway: the index is as before the call or as after it, and goes on to work.
 
 Each case is a random sequence of operations on a small index, with a dict of rows as its oracle. It runs twice: without
 faults, which counts the points at which each operation could fail, and then with a fault at one of them. Points are

@@ -1,4 +1,4 @@
-"""Index files that are damaged with right checksums: an error of ours or an answer, never a crash, a hang or a flood.
+"""Index files that are damaged, with valid checksums: an IndexFileError or a result, never a crash, a hang or a flood.
 
 Each case takes a valid file, damages it (see `mutations`), and does with it all that a program can, in a process with
 little memory and little time.
@@ -36,7 +36,7 @@ from .report import Report, random_of
 # What a case may take beside a multiple of its file: threads and the rows that we add.
 _ROOM = 2**28
 _ROOM_PER_BYTE = 8
-# Larger indexes are not asked: the queries alone would be too large.
+# Larger indexes are not searched: the queries alone would be too large.
 _MOST_DIM = 2**12
 _MOST_BITS = 2**16
 # What may be said of ids that a damaged file has, and of a file that has the largest id or number of a commit.
@@ -148,7 +148,7 @@ class _Trial:
         self._is_verified = False
 
     def read(self, path: Path) -> None:
-        """Load a file in each way, and ask it everything."""
+        """Load a file read and mapped, and call every method."""
         verified, _ = self._step("verify", lambda: self._api.verify(path))
         self._is_verified = verified
         self._outcome.count("verified" if verified else "not verified")
@@ -302,7 +302,7 @@ class _Trial:
 
 
 def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:
-    """List searches that together take every way through the code."""
+    """List searches that together take every path through the code."""
     requests: list[dict[str, Any]] = [{"k": 3}, {"k": 100, "mode": "scan"}, {"k": 2, "mode": "cascade"}]
     requests += [{"k": 2, "allow": ids}, {"k": 2, "deny": ids[:2], "mode": "scan", "n_threads": 1}]
     if index.buckets is not None:
@@ -331,7 +331,7 @@ def _is_small(index: Any) -> bool:
 
 
 def _is_of_memory(error: BaseException | None) -> bool:
-    """Tell whether an error came of memory that was asked for and not given."""
+    """Tell whether an error was caused by a failed allocation."""
     while error is not None:
         if isinstance(error, MemoryError) or getattr(error, "errno", None) == errno.ENOMEM:
             return True

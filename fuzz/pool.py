@@ -21,7 +21,7 @@ from typing import Any
 # Of the processor, and of the clock, for one case: far more than any takes, on a busy machine too.
 CPU_SECONDS = 20
 WALL_SECONDS = 60
-# A worker is replaced after so many cases, so that memory that a case leaves behind does not gather.
+# A worker is replaced after this many cases, so that memory leaked by cases does not accumulate.
 _CASES_PER_WORKER = 300
 MARK_BYTES = 500
 

@@ -200,7 +200,7 @@ class _Child:
         os.kill(self.process, number)
 
     def wait_for(self, n_records: int, seconds: float) -> None:
-        """Wait until the process has sent so many records, or is gone."""
+        """Wait until the process has sent `n_records` records, or is gone."""
         deadline = time.monotonic() + seconds
         while len(self._sent) < n_records * _RECORD.size and time.monotonic() < deadline:
             data = os.read(self.mine, 2**12)
@@ -291,7 +291,7 @@ class _Episode:
                     self._find(f"a reader {problem}")
 
     def _read(self, send: Callable[[str, int], None], number: int) -> None:
-        """Load and check, again and again, and look at old commits too."""
+        """Load and check repeatedly, old commits too."""
         rng, opened, n_reads = random.Random(number), list[tuple[int, Any]](), 0
         while not self._shared[2]:
             acknowledged = int(self._shared[0])
@@ -386,7 +386,7 @@ class _Episode:
         self._check_file(self.path, {max(version for name, version in sent if name == "a")}, "after interrupts")
 
     def _write_on(self, send: Callable[[str, int], None], seed: int) -> None:
-        """Commit until told to stop; what is interrupted is looked at, and done again if it was not done."""
+        """Commit until told to stop. An interrupted commit is checked, and repeated if it was not done."""
         rng, model, index = random.Random(seed), self._model, self._model.new_index()
         armed = False
 

@@ -52,7 +52,7 @@ VERY_SMALL = {
 
 
 def examples(n):
-    """Settings for so many examples; a fifth of them where kernels are not compiled."""
+    """Settings for `n` examples; a fifth of them where kernels are not compiled."""
     return settings(max_examples=n if COMPILED else n // 5)
 
 

@@ -143,7 +143,7 @@ def test_scan(tmp_path, monkeypatch, capsys):
         assert row["rows"] == 5_000
         assert row["found"] > 0.99 if row["contender"] == "cascade" else row["found"] == 1
     assert [row["rows"] for row in rows if row["table"] == "growth planted"][::6] == [312, 1250, 5000]
-    assert "share of exact answer" in capsys.readouterr().out
+    assert "share of exact results" in capsys.readouterr().out
 
 
 def test_quality(tmp_path, monkeypatch):

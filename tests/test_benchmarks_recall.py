@@ -17,7 +17,7 @@ from scipy import sparse
 
 from benchmarks import __main__ as command
 from benchmarks import adapter, contenders, curves, datasets, page, recall, sources, truth
-from benchmarks.adapter import Task, Way
+from benchmarks.adapter import Setting, Task
 from tests.known_contenders import KNOWN, naive_nearest, random_ids
 
 ROOT = Path(__file__).parent.parent
@@ -357,7 +357,7 @@ def test_adapters_find_neighbours(name, form, tmp_path):
     assert contenders.why_not(name, task) is None
     made = kind(task)
     assert made.build_seconds() > 0
-    sweeps = kind.ways(task, [20], 30, 10)
+    sweeps = kind.sweeps(task, [20], 30, 10)
     assert {sweep[0].kind for sweep in sweeps} == set(kind.kinds)
     for sweep in sweeps:
         way = sweep[-1]
@@ -575,23 +575,25 @@ def test_who_is_ahead():
 
 def test_a_sweep_ends_when_more_finds_no_more():
     class Process:
-        def call(self, method, way):
-            return {"ids": naive_nearest(data.base, data.queries, 10)[:, : way.parameter] if way.parameter else None}
+        def call(self, method, setting):
+            return {
+                "ids": naive_nearest(data.base, data.queries, 10)[:, : setting.parameter] if setting.parameter else None
+            }
 
     data = truth.with_truth(datasets.Dataset("tiny", unit(vectors()), unit(vectors(7, seed=1))))
-    ways = [Way("codes", min(n, 10), None, n) for n in (2, 5, 8, 10, 11, 12, 13, 14)]
-    assert [p.way.parameter for p in recall.swept(Process(), "x", ways, data)] == [2, 5, 8, 10, 11, 12]
+    settings = [Setting("codes", min(n, 10), None, n) for n in (2, 5, 8, 10, 11, 12, 13, 14)]
+    assert [p.setting.parameter for p in recall.swept(Process(), "x", settings, data)] == [2, 5, 8, 10, 11, 12]
 
 
 def test_a_sweep_that_finds_nothing_yet_goes_on():
     class Process:
-        def call(self, method, way):
+        def call(self, method, setting):
             nearest = naive_nearest(data.base, data.queries, 10)
-            return {"ids": nearest if way.parameter > 3 else np.full_like(nearest, -1)}
+            return {"ids": nearest if setting.parameter > 3 else np.full_like(nearest, -1)}
 
     data = truth.with_truth(datasets.Dataset("tiny", unit(vectors()), unit(vectors(7, seed=1))))
-    ways = [Way("codes", 10, None, n) for n in range(9)]
-    assert [p.way.parameter for p in recall.swept(Process(), "x", ways, data)] == [0, 1, 2, 3, 4, 5, 6]
+    settings = [Setting("codes", 10, None, n) for n in range(9)]
+    assert [p.setting.parameter for p in recall.swept(Process(), "x", settings, data)] == [0, 1, 2, 3, 4, 5, 6]
 
 
 def test_median_of_rounds():
@@ -616,7 +618,7 @@ def test_every_setting_has_three_rounds(tmp_path):
     seconds = {"cbeindex": 0.5, "cbeindex-scan": 9.0, "cbeindex-substrings": 2.0}
     match = recall.Match(task, data, argparse.Namespace(rounds=7, seconds=7.0))
     match._running = {name: Process(total) for name, total in seconds.items()}
-    match.points = [recall.Point(name, Way("codes", 1, None, None), 0, [1.0]) for name in seconds]
+    match.points = [recall.Point(name, Setting("codes", 1, None, None), 0, [1.0]) for name in seconds]
     log = recall.Log(tmp_path / "log.jsonl")
     match.time(1, log)
     assert {row["contender"]: row["rounds"] for row in log.rows} == {

@@ -87,7 +87,7 @@ def test_the_cache_is_where_the_environment_says(package, tmp_path):
 def test_kernels_compile_where_no_directory_can_be_written(monkeypatch):
     monkeypatch.setattr(caching._CacheLocator, "ensure_cache_path", refuse)
     monkeypatch.setattr(jit, "_warned", False)
-    with pytest.warns(RuntimeWarning, match="set NUMBA_CACHE_DIR to a writable directory") as warned:
+    with pytest.warns(RuntimeWarning, match=r"set NUMBA_CACHE_DIR to a writable directory \(cannot cache") as warned:
         kernels = [jit.njit(cache=True, nogil=True)(double), jit.njit(cache=True, nogil=True)(triple)]
     assert [kernel(21) for kernel in kernels] == [42, 63]
     assert [warning.filename for warning in warned] == [__file__]

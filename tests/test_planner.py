@@ -37,7 +37,7 @@ def rows_from(first, n_rows):
 
 
 def cells(n_rows, n_cells=1_000, n_probes=20, n_words=16):
-    """Cells of equal size, of which so many hold the nearest 10, and more the nearest 100 and 1,000."""
+    """Cells of equal size, of which `n_probes` hold the nearest 10, and more the nearest 100 and 1,000."""
     offsets = np.linspace(0, n_rows, n_cells + 1).astype(np.int64)
     needed = tuple(min(n_cells, n_probes * factor) for factor in (1, 3, 10))
     codes = np.zeros((n_cells, 3, n_words), dtype=np.uint64)

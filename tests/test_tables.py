@@ -115,7 +115,7 @@ def test_found_rows_are_measured(case, data):
 
 
 def all_masks(table_bits, n_ones):
-    """Masks with so many ones, ascending."""
+    """Masks with `n_ones` ones, ascending."""
     return sorted(sum(1 << bit for bit in bits) for bits in itertools.combinations(range(table_bits), n_ones))
 
 

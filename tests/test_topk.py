@@ -92,7 +92,7 @@ def test_keys_within_a_bound_stay(distances, bound):
 
 @given(st.lists(st.integers(0, 40), min_size=1, max_size=200), st.integers(1, 30), st.integers(0, 3), st.data())
 def test_keys_are_put_in_order(distances, k, shift, data):
-    """By distance and rank; also where so many are at one distance that some were left out before."""
+    """Keys are ordered by distance and rank, also if more rows are at one distance than are kept."""
     ranks, keys = data.draw(rankings(len(distances))), np.zeros(k, dtype=np.uint64)
     found = Found(distances, k, shift, ranks)
     assert list(found.parts())[-1] == len(distances)

@@ -30,11 +30,11 @@ class CBE(BaseANN):
         self._index.search(X[0], 10, n_threads=1)  # compiles
 
     def set_query_arguments(self, n_probes, n_candidates=None):
-        """Choose how much is looked at; None leaves it to the planner."""
+        """Choose the buckets probed and the rows re-ranked; None leaves the choice to the planner."""
         self._query = {"n_probes": n_probes, "n_candidates": n_candidates}
 
     def query(self, v, n):
-        """Ids of the `n` nearest, with one thread, as the rules want."""
+        """Return the ids of the `n` nearest, found with one thread, as the rules require."""
         ids = self._index.search(v, n, n_threads=1, **self._query).ids
         return ids[ids >= 0]
 

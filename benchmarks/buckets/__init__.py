@@ -1,15 +1,15 @@
 """How fast part of the codes is searched: BinaryIndex with buckets next to the binary indexes of faiss, by recall.
 
-All contenders get the same codes and answer all queries in one call. Each is built once, in a process of its own, on as
-many cores as the largest `--threads`; a search is then pinned to the threads that its row names. A contender has one or
-more sweeps: settings that look at more and more rows. A sweep ends early at a setting that finds what the flat scan
-finds and took longer than the one before, or at one that would take more than some seconds: that one is asked fewer
-queries, and the column "asked" says how many. Searches that take longer than `--seconds` are timed on fewer queries;
-the column "timed" says how many.
+All contenders get the same codes and search for all queries in one call. Each is built once, in a process of its own,
+on as many cores as the largest `--threads`. A search is then pinned to the threads that its row names. A contender has
+one or more sweeps: settings that compare more and more rows. A sweep ends early at a setting that reaches the recall of
+the flat scan and took longer than the setting before, or at a setting that would take more than some seconds. That
+setting gets fewer queries, and the column "asked" says how many. Searches that take longer than `--seconds` are timed
+on fewer queries, and the column "timed" says how many.
 
-Recall is the share of the 10 true neighbours by cosine among the first 100 answers by Hamming distance. Levels of
+Recall is the share of the 10 true neighbours by cosine among the first 100 results by Hamming distance. Levels of
 recall are 0.9, 0.95 and 0.98 where the flat scan reaches them; where it does not, these shares of its recall come too.
-For near duplicates the true neighbours are those by Hamming distance, 10 answers are asked for, and 1 is a level too.
+For near duplicates the true neighbours are those by Hamming distance, k is 10, and 1 is a level too.
 A last row compares the settings that are exact in Hamming space.
 """
 
@@ -32,7 +32,7 @@ from benchmarks.buckets.tables import Point, curves, every_recall, levels
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.report import Progress, Report
 
-# A setting that would take longer to answer all queries is asked fewer of them, and ends its sweep.
+# A setting that would take longer for all queries gets fewer queries, and ends its sweep.
 LONGEST_SECONDS = 3.0
 # Before shorter searches are timed, the same is done unrecorded: what other contenders left in the caches counts less.
 SHORT_SECONDS = 0.1
@@ -159,7 +159,7 @@ def sweep_all(
 def sweep_one(
     problem: Problem, entry: Entry, sweep: dict[str, dict[str, Any]], process: Contender, most: float, flat: float
 ) -> list[Point]:
-    """Find the recall of settings that look at more and more rows, until more of them are of no use."""
+    """Measure the recall of settings that compare more and more rows, until more rows do not help."""
     points: list[Point] = []
     n_all = len(problem.queries)
     n_least = min(entry.n_least, n_all)

@@ -102,7 +102,7 @@ class _Index(ABC):
         self.queries: NDArray[np.uint8] = np.load(Path(folder) / "queries.npy")
 
     def pin(self, n_threads: int) -> None:
-        """Let what follows run on so many threads and cores."""
+        """Run the following calls on `n_threads` threads and cores."""
         self.n_threads = n_threads
         pin(n_threads)
 
@@ -116,11 +116,11 @@ class _Index(ABC):
 
     @abstractmethod
     def search(self, n_queries: int, k: int, setting: dict[str, Any]) -> NDArray[np.int64]:
-        """Ids of the answers to the first queries."""
+        """Return the ids of the results of the first `n_queries` queries."""
 
     @abstractmethod
     def n_rows(self) -> int | None:
-        """Rows that the last search looked at, over all its queries, where that is counted."""
+        """Count the rows that the last search compared, over all queries; None if the library does not count them."""
 
 
 class Ours(_Index):
@@ -142,13 +142,13 @@ class Ours(_Index):
         return sum(self.index.stats()["bytes"].values())
 
     def search(self, n_queries: int, k: int, setting: dict[str, Any]) -> NDArray[np.int64]:
-        """Ids of the answers to the first queries."""
+        """Return the ids of the results of the first `n_queries` queries."""
         found = self.index.search(self.queries[:n_queries], k, n_threads=self.n_threads, **setting)
         self.stats = {"n_queries": n_queries, **found.stats}
         return found.ids
 
     def n_rows(self) -> int | None:
-        """Rows that the last search looked at: in the visited buckets, or all of them."""
+        """Count the rows that the last search compared: those in the visited buckets, or all rows."""
         return int(self.stats.get("visited", self.stats["n_queries"] * len(self.base)))
 
 
@@ -171,7 +171,7 @@ class Faiss(_Index):
         self.counts = by_family.get(family)
 
     def pin(self, n_threads: int) -> None:
-        """Let what follows run on so many threads and cores."""
+        """Run the following calls on `n_threads` threads and cores."""
         super().pin(n_threads)
         self.faiss.omp_set_num_threads(n_threads)
 
@@ -186,7 +186,7 @@ class Faiss(_Index):
         return len(self.faiss.serialize_index_binary(self.index))
 
     def search(self, n_queries: int, k: int, setting: dict[str, Any]) -> NDArray[np.int64]:
-        """Ids of the answers to the first queries."""
+        """Return the ids of the results of the first `n_queries` queries."""
         for name, value in setting.items():
             setattr(self.index.hnsw if name == "efSearch" else self.index, name, value)
         if self.counts is not None:
@@ -195,7 +195,7 @@ class Faiss(_Index):
         return np.asarray(self.index.search(self.queries[:n_queries], k)[1])
 
     def n_rows(self) -> int | None:
-        """Rows that the last search looked at, as faiss counts them."""
+        """Count the rows that the last search compared, as faiss counts them."""
         if self.counts is None:
             return self.n_queries * len(self.base)
         return int(self.counts.ndis) or None

@@ -30,7 +30,7 @@ class Problem:
     pairs : int64 array
         Queries and rows that are true neighbours, as `datasets.near_pairs` gives them.
     k : int
-        Answers asked for.
+        Number of results.
     levels : tuple of float
         Shares of the true neighbours at which contenders are compared.
     """

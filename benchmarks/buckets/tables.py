@@ -88,7 +88,7 @@ def levels(report: Report, problem: Problem, points: list[Point], threads: list[
         "of cbeindex, is faster"
     )
     if all(point.entry.family != "HNSW" for point in points):
-        reading += "; without HNSW, which takes too long to build on so many codes"
+        reading += "; without HNSW, which takes too long to build at this size"
     ratios = ["clusters x faiss", "substrings x MultiHash", "substrings x scan"]
     table = report.table(
         f"levels {problem.name}", ["level", "recall", "threads", *OURS, *FAISS, *ratios], reading, {"level": 12}

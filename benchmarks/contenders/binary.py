@@ -85,8 +85,8 @@ class BinaryIVFByList(BinaryIVF):
         return super().refuses(task) or few
 
     def search(self, queries: Any, k: int, parameter: Any) -> Ids:
-        # With fewer queries than lists, faiss 1.15 writes past the end of an array, and with as many it refuses: the
-        # few queries that a last call may have go the plain way.
+        # With fewer queries than lists, faiss 1.15 writes past the end of an array, and with as many it raises. The
+        # few queries of a last call are therefore searched by query.
         self.index.per_invlist_search = len(queries) > self.index.nlist
         return super().search(queries, k, parameter)
 

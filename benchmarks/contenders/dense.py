@@ -9,7 +9,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.adapter import Adapter, Ids, Task, Way
+from benchmarks.adapter import Adapter, Ids, Setting, Task
 from benchmarks.contenders.sizes import LARGEST_COPY, half_divisor, in_gb, memory, n_lists, probes, refuses_matrix
 
 # Rows that a method is trained on.
@@ -136,7 +136,7 @@ class RaBitQ(Bits):
 
 
 class Refined(Dense):
-    """An IVF index of faiss that refines its answers."""
+    """An IVF index of faiss that refines its results."""
 
     kinds, parameter_name, copies = ("exact",), "nprobe", True
     factory: ClassVar[str] = ""
@@ -159,11 +159,11 @@ class Refined(Dense):
         self.index.train(self.sample)
         self.index.add(self.dense)
 
-    def answer(self, queries: Any, way: Way) -> tuple[Ids, float, float]:
+    def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
         """Leave re-ranking to the index, to the same depth."""
-        self.lists.nprobe = way.parameter
-        self.index.k_factor = (way.depth or way.k) / way.k
-        return self.search(self.encode(queries), way.k, way.parameter), 0.0, 0.0
+        self.lists.nprobe = setting.parameter
+        self.index.k_factor = (setting.depth or setting.k) / setting.k
+        return self.search(self.encode(queries), setting.k, setting.parameter), 0.0, 0.0
 
     def search(self, queries: Any, k: int, parameter: Any) -> Ids:
         return np.asarray(self.index.search(queries, k)[1])

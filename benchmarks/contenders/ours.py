@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from typing import Any, ClassVar
 
-from benchmarks.adapter import Adapter, Ids, Task, Way
+from benchmarks.adapter import Adapter, Ids, Setting, Task
 from benchmarks.contenders.sizes import probes
 
 
@@ -27,22 +27,22 @@ class Ours(Adapter):
         )
         self.index.add(self.base, n_threads=task.n_threads)
 
-    def answer(self, queries: Any, way: Way) -> tuple[Ids, float, float]:
+    def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
         """Leave encoding and re-ranking to the index."""
-        rerank = "exact" if way.kind == "exact" else self.codes_rerank
+        rerank = "exact" if setting.kind == "exact" else self.codes_rerank
         ids = self.index.search(
             queries,
-            way.k,
+            setting.k,
             self.mode,
             rerank,
-            n_candidates=way.depth,
-            n_probes=way.parameter,
+            n_candidates=setting.depth,
+            n_probes=setting.parameter,
             n_threads=self.task.n_threads,
         ).ids
         return ids, 0.0, 0.0
 
     def search(self, queries: Any, k: int, parameter: Any) -> Ids:
-        """Find rows without re-ranking; `answer` does all at once."""
+        """Find rows without re-ranking; `search_timed` does everything in one call."""
         return self.index.search(queries, k, self.mode, self.codes_rerank, n_probes=parameter).ids
 
     def encode_apart(self, queries: Any) -> Any:
@@ -66,7 +66,7 @@ class ClustersHamming(Clusters):
 
 
 class Scan(Ours):
-    """CBEIndex without buckets: every code is looked at."""
+    """CBEIndex without buckets: every code is scanned."""
 
     has_own_depth = True
 

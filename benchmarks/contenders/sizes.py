@@ -1,4 +1,4 @@
-"""What contenders are given: buckets for so many rows, and no more memory than there is."""
+"""Choose sizes for contenders: numbers of buckets for the number of rows, and limits on memory."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ LARGEST_COPY = 2**29
 
 
 def probes(most: int) -> tuple[int, ...]:
-    """List numbers of buckets to look at, up to all of them."""
+    """List numbers of buckets to probe, up to all of them."""
     steps = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512, 768, 1024)
     return (*(step for step in steps if step < most), most)
 
 
 def n_lists(task: Task, of_root: float) -> int:
-    """Return the power of two that is nearest to so many times the root of the number of rows."""
+    """Return the power of two nearest to `of_root` times the square root of the number of rows."""
     return 1 << max(1, round(math.log2(of_root * math.sqrt(task.n_rows))))
 
 

@@ -16,9 +16,9 @@ from benchmarks.datasets import Dataset
 
 # As in the paper.
 N_TRAIN, N_QUERIES, LOW_DIM = 10_000, 500, 2_048
-# Rows of a set that are searched: a full matrix takes three minutes for so many.
+# Rows of a set that are searched: a full matrix takes three minutes for this many.
 N_ROWS = 12_000
-# A quick run takes so few.
+# The same for a quick run.
 QUICK_TRAIN, QUICK_QUERIES, QUICK_ROWS, QUICK_DIM, QUICK_LOW_DIM = 1_000, 100, 2_000, 2_048, 256
 
 
@@ -159,8 +159,8 @@ def _clusters(n_rows: int, n_queries: int) -> tuple[Dataset, NDArray[np.int64], 
 def _shortener(dim: int, n_columns: int, *, is_sparse: bool) -> Callable[[Any], Any]:
     """Return a function that takes `n_columns` columns at random.
 
-    Sparse rows would keep two or three values: their columns are added up instead, with random signs, into so many,
-    which is feature hashing into fewer bins.
+    Sparse rows would keep two or three values. Their columns are added up instead, with random signs, into
+    `n_columns` bins, which is feature hashing.
     """
     rng = np.random.default_rng(0)
     if not is_sparse:

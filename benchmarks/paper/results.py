@@ -74,7 +74,7 @@ class Results:
         return row["result"]
 
     def when(self) -> str:
-        """Say when the results that were asked for since the last call were measured, if an earlier run did it."""
+        """Say when the results used since the last call were measured, if an earlier run measured them."""
         old = [self._known[name] for name in self._shown & self._old]
         self._shown.clear()
         if not old:

@@ -75,7 +75,7 @@ class Timed:
         self._encoder: Encoder | None = None
 
     def prepare(self, n_bits: int) -> None:
-        """Make the encoder of so many bits."""
+        """Make the encoder of `n_bits` bits."""
         self._encoder = None  # frees a matrix before the next one is made
         self._encoder = METHODS[self._method](self._dim, n_bits)
 
@@ -165,7 +165,7 @@ def curve(
     dim: int | None = None,
     n_train: int | None = None,
 ) -> list[float] | None:
-    """Recall of the ten nearest among the first 1, 2, ... answers; None where the method cannot take the data.
+    """Return the recall of the ten nearest in the first 1, 2, ... results; None if the method cannot take the data.
 
     Vectors are cut to `dim` dimensions, and `n_train` of the training rows are taken, by default all.
     """
@@ -192,9 +192,10 @@ def _curve(
 
 
 def recall_curve(material: data.Material, ids: NDArray[np.int64]) -> NDArray[np.float64]:
-    """Share of the true neighbours among the first 1, 2, ... answers, each given once: `truth.recall_curve`.
+    """Return the share of the true neighbours among the first 1, 2, ... results, all distinct: `truth.recall_curve`.
 
-    Reading the vectors of all answers, as that does, takes longer than the search; near pairs are found once for a set.
+    `truth.recall_curve` reads the vectors of all results, which takes longer than the search. Near pairs are found once
+    for a set.
     """
     pairs = np.arange(len(ids))[:, np.newaxis] * material.data.base.shape[0] + ids
     hits = np.isin(pairs, material.near_pairs) & (ids >= 0)
@@ -211,7 +212,7 @@ def _codes(name: str, method: str, n_bits: int, quick: bool, dim: int | None, n_
 
 
 def fitted(method: str, n_bits: int, train: Any, n_train: int | None = None) -> Encoder:
-    """Make an encoder and train it on at most so many rows, taken evenly."""
+    """Make an encoder and train it on at most `n_train` rows, taken evenly."""
     dim = train.shape[1]
     most = n_train or train.shape[0]
     if method == "Bilinear-opt":
@@ -358,7 +359,7 @@ def _show_time(
 
 
 def plot(title: str, curves: dict[str, list[float]]) -> Any:
-    """Recall of the first R answers."""
+    """Plot the recall of the first R results."""
     figure, axes = plots.canvas(title, (9, 4.6))
     colours = (
         "#7F7F7F",
@@ -381,7 +382,7 @@ def plot(title: str, curves: dict[str, list[float]]) -> Any:
         }
         look |= {"linewidth": 2.6 if is_ours else 1.4, "linestyle": plots.DASHES[i % len(plots.DASHES)]}
         axes.plot(range(1, len(values) + 1), values, label=name, **look)
-    axes.set_xlabel("R: answers that are looked at")
+    axes.set_xlabel("R: number of results")
     axes.set_ylabel("recall 10@R")
     axes.set_xlim(0, DEPTH + 1)
     axes.set_ylim(0, 1.02)

@@ -28,7 +28,7 @@ _N_TRAIN, _N_TEST, _N_PAIRED = 2_000, 2_000, 4_000
 
 
 def classification(results: Results, quick: bool) -> Section:
-    """Experiment 5: a linear classifier trained on signs, asked with projections."""
+    """Experiment 5: a linear classifier trained on signs, tested on projections."""
     made = Section(
         "5. Classification",
         "a linear SVM trained on sign(Rx) and tested on Rx, 25,600 bits: original vectors 25.59 %, LSH 23.49, "
@@ -221,5 +221,5 @@ def _n_pairs(quick: bool) -> int:
 
 
 def _evenly(rows: NDArray[np.int64], most: int) -> NDArray[np.int64]:
-    """Take at most so many row numbers, from all over."""
+    """Take at most `most` row numbers, evenly spaced."""
     return rows[np.linspace(0, len(rows) - 1, min(most, len(rows))).astype(np.int64)]

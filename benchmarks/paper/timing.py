@@ -90,7 +90,7 @@ def section(results: Results, quick: bool) -> Section:
         when,
     )
     made.add(
-        "Circulant is so many times as fast as",
+        "Speed-up of circulant over",
         [
             ["d", "full", "bilinear", "full, paper", "bilinear, paper"],
             *([_power(d), *_ratios(_in_order(times[d])), *_ratios(STATED.get(d, (None,) * 3))] for d in dims),

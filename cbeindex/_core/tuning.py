@@ -138,10 +138,10 @@ class Tuning:
     # The same where norms differ, since errors differ too and a near row may have a poor estimate.
     exact_rows_of_k_with_norms: int = 64
     least_exact_rows_with_norms: int = 8192
-    # A filter that allows at most one row in this many of a segment is answered by copying those rows.
+    # A filter that allows at most one row in this many of a segment is applied by copying those rows.
     few_allowed_share: int = 16
-    # Codes from this length on where the cascade beats the scan, for few queries and for a batch, which a scan answers
-    # together; and the cascade pays only if at most one row in `cascade_share` is wanted.
+    # The cascade beats the scan from this code length on, for few queries and for a batch, whose queries share the rows
+    # that a scan reads. The cascade pays only if at most one row in `cascade_share` is a candidate.
     cascade_bits: int = 2048
     cascade_batch_bits: int = 4096
     cascade_share: int = 256
@@ -167,7 +167,7 @@ class Tuning:
     scan_call_words: int = 2**27
     # Rows of a range search task, which keeps all of its results until it ends.
     range_task_rows: int = 32 * 512
-    # Queries that a range search or the cascade answers together.
+    # Queries of a group in range search and in the cascade, which share the rows that are read.
     shared_queries: int = 32
 
     # Cascade: head distances that a group of queries keeps between the two passes (32 MiB).

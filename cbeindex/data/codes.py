@@ -36,6 +36,11 @@ def n_words(n_bits: int) -> int:
     return -(-n_bits // 64)
 
 
+def has_tail(n_bits: int) -> bool:
+    """Return whether codes of `n_bits` bits are longer than codes that are all head."""
+    return n_words(n_bits) > _ALL_HEAD_WORDS
+
+
 def pack_signs(projections: Projections) -> Codes:
     """Pack the signs of projections, (n, n_bits), into words, (n, n_words): a bit is 1 where the projection is >= 0."""
     return pack_bits(projections >= 0)
@@ -83,7 +88,7 @@ class CodeRows:
     @classmethod
     def empty(cls, n_rows: int, n_bits: int, by_row: bool = False) -> CodeRows:
         """Allocate `n_rows` codes of zeros; `by_row` stores them without a head."""
-        n_head = n_words(n_bits) if n_words(n_bits) <= _ALL_HEAD_WORDS else HEAD_WORDS
+        n_head = HEAD_WORDS if has_tail(n_bits) else n_words(n_bits)
         n_head = 0 if by_row else n_head
         return cls(
             np.zeros((-(-n_rows // BLOCK_ROWS), n_head, BLOCK_ROWS), dtype=np.uint64),

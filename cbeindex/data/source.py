@@ -131,14 +131,14 @@ class VectorSource:
         return self._in_blocks(self.read_sparse, step)
 
     def own_blocks(
-        self, step: int, start: int = 0, stop: int | None = None, *, is_checked: bool = True
+        self, step: int, start: int = 0, stop: int | None = None, *, check_finite: bool = True
     ) -> Iterator[tuple[int, VectorRows]]:
         """Yield rows [start, stop), `step` at a time, dense or sparse like the source: pairs of first row and rows.
 
-        Unless `is_checked` is False, rows that are not finite are refused.
+        Rows that are not finite are refused, unless `check_finite` is False because the caller checks them.
         """
         read: Callable[[slice], VectorRows] = self.read_sparse if self.is_sparse else self.read
-        return self._in_blocks(read, step, start, stop, is_checked)
+        return self._in_blocks(read, step, start, stop, check_finite)
 
     def _in_blocks(
         self,
@@ -146,12 +146,12 @@ class VectorSource:
         step: int,
         start: int = 0,
         stop: int | None = None,
-        is_checked: bool = True,
+        check_finite: bool = True,
     ) -> Iterator[tuple[int, Block]]:
         stop = self.n_rows if stop is None else stop
         for first in range(start, stop, step):
             rows = read(slice(first, min(first + step, stop)))
-            if is_checked and not (finite := _finite(rows)).all():
+            if check_finite and not (finite := _finite(rows)).all():
                 self.refuse(first + int(finite.argmin()))
             yield first, rows
 

@@ -35,10 +35,8 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]
         if cache and not numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             try:
                 kernel._cache = _KernelCache(function)
-            except RuntimeError as error:
-                if "cannot cache" not in str(error):
-                    raise
-                _warn_once()
+            except RuntimeError as error:  # numba found no directory for the cache
+                _warn_once(error)
         return kernel
 
     return decorate
@@ -83,13 +81,13 @@ class _KernelCache(FunctionCache):  # type: ignore[misc,unused-ignore]
         return key, bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined,unused-ignore]
 
 
-def _warn_once() -> None:
+def _warn_once(error: RuntimeError) -> None:
     global _warned
     if not _warned:
         _warned = True
         warnings.warn(
             "cbeindex cannot write compiled kernels to disk, so every process compiles them again (some seconds); "
-            "set NUMBA_CACHE_DIR to a writable directory",
+            f"set NUMBA_CACHE_DIR to a writable directory ({error})",
             RuntimeWarning,
             stacklevel=3,
         )

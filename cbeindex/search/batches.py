@@ -36,7 +36,7 @@ def search_in_batches(
     results: dict[int, Result] = {}  # by first query
 
     def task(start: int, stop: int) -> None:
-        for first, vectors in source.own_blocks(step, start, stop, is_checked=False):
+        for first, vectors in source.own_blocks(step, start, stop, check_finite=False):
             results[first] = search(first, vectors, n_threads // n_parallel)
 
     for_each_chunk(task, source.n_rows, step, n_parallel)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from .._core.tuning import tuning
-from ..data.codes import HEAD_WORDS, n_words
+from ..data.codes import HEAD_WORDS, has_tail, n_words
 from ..store.segment import NOT_HIDDEN, Segment
 from .buckets import MAKERS
 from .plan import Cost, Plan, Selection
@@ -54,7 +54,7 @@ def _costs(traits: IndexTraits, selections: Sequence[Selection], k: int, n_probe
     if selections and all(selection.rows is not None for selection in selections):  # copies have no other mode
         return by_mode
     by_mode["cascade"] = by_mode["scan"]  # of codes without a tail or without a head
-    if _has_tails(traits) and _has_heads(selections):
+    if has_tail(traits.n_bits) and _has_heads(selections):
         n_survivors = int(tuning().cascade_survivor_share * n_rows) + min(n_rows, 2 * k)
         by_mode["cascade"] = Cost(n_rows, n_rows * head_bytes + n_survivors * (code_bytes - head_bytes))
     if traits.buckets is not None:
@@ -66,11 +66,6 @@ def _costs(traits: IndexTraits, selections: Sequence[Selection], k: int, n_probe
         ]
         by_mode["buckets"] = Cost(sum(part.rows for part in parts), sum(part.bytes for part in parts))
     return by_mode
-
-
-def _has_tails(traits: IndexTraits) -> bool:
-    """Return whether codes are longer than those that are all head."""
-    return traits.n_bits > 1024
 
 
 def _has_heads(selections: Sequence[Selection]) -> bool:

@@ -22,7 +22,7 @@ class CodeQueries:
     codes : uint64 array of shape (n_queries, n_words)
     n_bits : int
     k : int
-        Rows wanted for each query. A search within a radius ignores it.
+        Number of results for each query. A search within a radius ignores it.
     n_threads : int
     margins : float32 array of shape (n_queries, n_bits), or None
         How certain each bit of a query is.

@@ -1,4 +1,4 @@
-"""What a search is asked for, with every argument checked, and what the planner must know of the index."""
+"""The checked arguments of a search, and what the planner must know of the index."""
 
 from __future__ import annotations
 

@@ -121,7 +121,7 @@ class Ingest:
         column = present.columns["vectors"]
         parts, n_present, n_bytes = [], present.n_rows, self._first_bytes(present)
         step = tuning().first_step_rows if source.is_sparse else max(1, tuning().encode_step_values // self.dim)
-        for first, block in source.own_blocks(step, is_checked=False):
+        for first, block in source.own_blocks(step, check_finite=False):
             n_rows, bytes_then = n_present + 1 + np.arange(len(block)), n_bytes + np.cumsum(self._row_bytes(block))
             has_bytes = (bytes_then >= tuning().first_bytes) & (n_rows >= tuning().least_first_rows)
             is_enough = (n_rows >= tuning().first_rows) | has_bytes
@@ -142,7 +142,7 @@ class Ingest:
         parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in columns}
 
         def task(begin: int, end: int) -> None:
-            for first, block in source.own_blocks(step, start + begin, start + end, is_checked=False):
+            for first, block in source.own_blocks(step, start + begin, start + end, check_finite=False):
                 row_squares = None if is_checked else self.check(source, first, block)
                 prepared = self.metric.prepare(block, row_squares)
                 at = first - start

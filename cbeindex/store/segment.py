@@ -30,7 +30,7 @@ class Arranger(Protocol):
     """Makes buckets."""
 
     def arrange(self, segment: Segment) -> Segment:
-        """Return a segment with buckets, and its rows in the order that these need. Small ones stay unchanged."""
+        """Return the segment with buckets, in the row order that they need. Small segments are returned unchanged."""
 
 
 class Origin(Protocol):

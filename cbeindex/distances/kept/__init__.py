@@ -1,4 +1,4 @@
-"""Vectors kept beside codes, for exact distances: one module for each way they are stored."""
+"""Vectors kept beside codes, for exact distances: one module for each kind of storage."""
 
 from __future__ import annotations
 

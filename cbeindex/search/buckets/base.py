@@ -60,7 +60,7 @@ class BucketResult(NamedTuple):
     keys : HammingKeys of shape (n_queries, min(k, n_rows))
         Ascending.
     is_done : bool array of shape (n_queries,)
-        Queries that were answered. For the other ones a scan is cheaper, and their keys are undefined.
+        Queries whose results are complete. For the other queries a scan is cheaper, and their keys are undefined.
     visits : Visits
     """
 
