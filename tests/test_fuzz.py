@@ -235,7 +235,7 @@ class TestProperties:
 
 PROFILE = """
 from hypothesis import settings
-settings.register_profile("fuzz", database=None, print_blob=True)
+settings.register_profile("fuzz", derandomize=False, database=None, print_blob=True)
 settings.load_profile("fuzz")
 """
 PLANTED = """
