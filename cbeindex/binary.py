@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace as replace_fields
 from typing import Any, Self
 
 import numpy as np
@@ -79,6 +78,7 @@ class BinaryIndex(Saveable):
         self.buckets = buckets
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
         self._rows = RowStore(self.n_bits, buckets=bucket_maker(buckets, self.n_bits, **self._options))
+        self._traits = IndexTraits(self.n_bits, buckets=buckets)
 
     def __repr__(self) -> str:
         kind = f", buckets={self.buckets!r}" if self.buckets else ""
@@ -171,7 +171,7 @@ class BinaryIndex(Saveable):
         if miss is not None:
             if request.mode != "cascade":
                 raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
-            request = replace_fields(request, miss=as_probability(miss, "miss"))
+            request = request._replace(miss=as_probability(miss, "miss"))
         chosen = plan(self._traits, request, self._rows.snapshot().segments)
         check_result_size(len(words), request.k)
         code_queries = CodeQueries(words, self.n_bits, chosen.k, request.n_threads)
@@ -263,11 +263,6 @@ class BinaryIndex(Saveable):
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
         index = cls(content["n_bits"], content["buckets"], **options_of(content))
         return index, index._rows
-
-    @property
-    def _traits(self) -> IndexTraits:
-        """What the planner must know of the index."""
-        return IndexTraits(self.n_bits, buckets=self.buckets)
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:
         """Return codes as words, and whether they were a single code as a 1-D array."""

@@ -74,4 +74,4 @@ def _scan(
             )  # fmt: skip
 
     for_each_chunk(task, len(grid), 1, n_threads)
-    return EstimateKeys(merge_keys(list(keys), k))
+    return EstimateKeys(merge_keys(keys))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -12,8 +11,7 @@ from ..store.segment import Segment
 from .request import DEFAULT_MISS
 
 
-@dataclass(frozen=True)
-class Selection:
+class Selection(NamedTuple):
     """The rows of a segment that a search considers.
 
     Attributes
@@ -46,8 +44,7 @@ class Selection:
         return self.segment.buckets if self.rows is None else None
 
 
-@dataclass(frozen=True)
-class Plan:
+class Plan(NamedTuple):
     """How a search is carried out.
 
     Attributes

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from typing import NamedTuple
 
 from .._core.tuning import tuning
 from ..data.codes import HEAD_WORDS, has_tail, n_words
@@ -94,8 +94,7 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         raise ValueError(f"n_probes is the number of buckets visited, but mode is {mode!r}")
 
 
-@dataclass(frozen=True)
-class _Draft:
+class _Draft(NamedTuple):
     """What is known while a search of a fitted index is planned."""
 
     traits: IndexTraits

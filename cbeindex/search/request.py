@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import ArrayLike
@@ -22,8 +21,7 @@ DEFAULT_MISS = 1e-3
 """Probability with which the cascade may miss the k-th nearest row."""
 
 
-@dataclass(frozen=True)
-class IdFilter:
+class IdFilter(NamedTuple):
     """Restricts results to some ids.
 
     Attributes
@@ -62,8 +60,7 @@ class IdFilter:
         return hidden
 
 
-@dataclass(frozen=True)
-class SearchRequest:
+class SearchRequest(NamedTuple):
     """The checked arguments of a search.
 
     Attributes
@@ -114,8 +111,7 @@ class SearchRequest:
         )
 
 
-@dataclass(frozen=True)
-class IndexTraits:
+class IndexTraits(NamedTuple):
     """What the planner must know of an index.
 
     Attributes

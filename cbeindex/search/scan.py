@@ -55,7 +55,7 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
             _scan_rows(view, queries.codes[some], rows, view.part.ranks, NO_BOUND, keys[part, some])
 
     for_each_chunk(task, n_row_tasks * n_query_tasks, 1, n_threads)
-    return HammingKeys(merge_keys(list(keys), keys.shape[2]))
+    return HammingKeys(merge_keys(keys))
 
 
 def within(view: View, queries: CodeQueries, radius: int) -> Matches:

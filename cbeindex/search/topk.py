@@ -56,9 +56,9 @@ class TopK(NamedTuple):
         return TopK(pad_columns(self.distances, n_more, value), pad_columns(self.ids, n_more, NO_ID))
 
 
-def merge_keys(parts: Sequence[Keys], k: int) -> Keys:
-    """Merge sorted keys of several parts of one segment, (n_queries, any) each, into the `k` smallest, sorted."""
-    return parts[0] if len(parts) == 1 else smallest_keys(parts, k)
+def merge_keys(parts: Keys) -> Keys:
+    """Merge sorted keys of several parts of one segment, (n_parts, n_queries, k), into the `k` smallest, sorted."""
+    return parts[0] if len(parts) == 1 else smallest_keys(list(parts), parts.shape[2])
 
 
 def smallest_keys(parts: Sequence[Keys], k: int) -> Keys:
@@ -69,8 +69,8 @@ def smallest_keys(parts: Sequence[Keys], k: int) -> Keys:
 
 def merge_segments(parts: Sequence[TopK], n_queries: int, k: int, dtype: Any) -> TopK:
     """Merge the results of several segments into exactly `k` results for each query."""
-    merged = TopK.missing(n_queries, 0, dtype)
-    for part in parts:
+    merged = parts[0] if parts else TopK.missing(n_queries, 0, dtype)
+    for part in parts[1:]:
         merged = _merge_two(merged, part, k) if merged.ids.size else part
     return TopK(merged.distances[:, :k], merged.ids[:, :k]).padded(k)
 

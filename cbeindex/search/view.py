@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
-from dataclasses import dataclass
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 import numpy as np
 
@@ -16,8 +15,7 @@ from .plan import Selection
 AnyKeys = TypeVar("AnyKeys", bound=SearchKeys)
 
 
-@dataclass(frozen=True)
-class View:
+class View(NamedTuple):
     """The rows of a segment that are scanned.
 
     Attributes
