@@ -20,7 +20,7 @@ from .data.sparserows import SparseRows
 from .distances.codec import Codec
 from .distances.metrics import METRICS
 from .encoders import KINDS, CirculantEncoder, Encoder
-from .encoders.foreign import checked_encoder, is_ready, same_encoder
+from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker
 from .search.pipeline import VectorSearch
 from .search.plan import Explanation, Plan
@@ -186,10 +186,9 @@ class CBEIndex(Saveable):
         """
         source = VectorSource(X, self.dim)
         checked_ids = None if ids is None else as_ids(np.atleast_1d(np.asarray(ids)), "ids", n=source.n_rows)
-        as_flag(replace, "replace")
-        threads = as_n_threads(n_threads)
+        replaces, threads = as_flag(replace, "replace"), as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
-            new = NewRows(source, checked_ids, replace, threads, advance)
+            new = NewRows(source, checked_ids, replaces, threads, advance)
             added, self._state = self._state.add(new, self._prototype)
             return added
 
@@ -339,20 +338,7 @@ class CBEIndex(Saveable):
             theirs = f"dim={other.dim}, metric={other.metric!r}"
             raise ValueError(f"other must have dim={self.dim}, metric={self.metric!r}, got {theirs}")
         with self._lock:
-            state, their_state = self._state, other._state
-            snapshot = their_state.rows.snapshot()
-            snapshot.check_origins()
-            ids = snapshot.ids()
-            if len(ids) == 0:
-                return
-            kept = state.rows.columns
-            if same_encoder(state.encoder, their_state.encoder) and kept.items() <= their_state.rows.columns.items():
-                columns = {name: snapshot.column_of(name, ids, column) for name, column in kept.items()}
-                state.rows.add(ids, snapshot.codes_of(ids, self.n_bits), columns)
-            else:
-                vectors = their_state.vectors_of(ids, snapshot)
-                their_state.ingest.check_kept(vectors)
-                _, self._state = state.add(NewRows.of_vectors(vectors, self.dim, ids), self._prototype)
+            self._state = self._state.merge(other._state, self._prototype)
 
     def stats(self) -> dict[str, Any]:
         """Describe the index: its parameters, its rows, and their bytes by part."""
@@ -385,24 +371,14 @@ class CBEIndex(Saveable):
         config, arrays = encoder_content(self.encoder)
         names = ("dim", "n_bits", "metric", "vectors", "buckets")
         content = {"kind": "CBEIndex"} | {name: getattr(self, name) for name in names}
-        return {
-            **content,
-            "options": self._options,
-            "sparse": self._state.ingest.keeps_sparse,
-            "encoder": config,
-        }, arrays
+        content |= {"options": self._options, "sparse": self._state.ingest.keeps_sparse, "encoder": config}
+        return content, arrays
 
     @classmethod
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
         encoder = load_encoder(content["encoder"], arrays, content["dim"], content["n_bits"])
-        index = cls(
-            encoder.dim,
-            metric=content["metric"],
-            encoder=encoder,
-            vectors=content["vectors"],
-            buckets=content["buckets"],
-            **options_of(content),
-        )
+        options = {name: content[name] for name in ("metric", "vectors", "buckets")}
+        index = cls(encoder.dim, encoder=encoder, **options, **options_of(content))
         index._state = index._state.keeping(as_flag(content["sparse"], "sparse"))
         return index, index._state.rows
 

@@ -165,10 +165,10 @@ def test_weights_between_two_rows(case, data):
     word, n_head = data.draw(st.integers(0, case.codes.n_head - 1)), case.codes.n_head
     head, out = case.codes.head[0], np.full(512, 7, dtype=np.int32)
     asymmetric.add_weights(case.queries[0], case.planes[0], word, head[word:], n_head - word, first, last, out)
-    apart = head[word:] ^ case.queries[0, word:n_head, np.newaxis]
+    xor = head[word:] ^ case.queries[0, word:n_head, np.newaxis]
     expected = np.full(512, 7)
     for i in range(4):
-        of_plane = np.bitwise_count(apart & case.planes[0, i, word:n_head, np.newaxis]).sum(axis=0, dtype=np.int64)
+        of_plane = np.bitwise_count(xor & case.planes[0, i, word:n_head, np.newaxis]).sum(axis=0, dtype=np.int64)
         expected[first:last] += (of_plane << i)[first:last]
     np.testing.assert_array_equal(out, expected)
 

@@ -423,7 +423,7 @@ def test_bad_input(index, codes, call, error, message):
 
 
 class IndexAgainstDict(RuleBasedStateMachine):
-    """Writes in random order, and after each of them the answers of a dictionary of codes."""
+    """Writes in random order, and after each of them the results of a dictionary of codes."""
 
     @initialize(
         n_bits=st.sampled_from([3, 64, 70, 1_100]), buckets=st.sampled_from([None, *KINDS]), seed=st.integers(0, 99)
@@ -524,7 +524,7 @@ TestIndexAgainstDict = IndexAgainstDict.TestCase
 
 
 class TestReadersBesideAWriter:
-    """Every answer belongs to one published state: whole batches, and never an older state than before.
+    """Every result belongs to one published state: whole batches, and never an older state than before.
 
     Batch number b has 8 ids, from 8 b on, and b % 500 + 1 ones in each of its codes. The writer adds batch after batch,
     and removes each when the third after it has come, so that a state is 3 or 4 consecutive batches. Every batch
@@ -550,7 +550,7 @@ class TestReadersBesideAWriter:
                 index.compact()
 
     def check_state(self, distances, ids):
-        """Return the newest batch of an answer that has all ids."""
+        """Return the newest batch in a result that has all ids."""
         order = np.argsort(ids)
         distances, ids = distances[order], ids[order]
         if len(ids) == 0:
@@ -567,17 +567,17 @@ class TestReadersBesideAWriter:
     def read(self, index, stop, seen):
         newest, n_reads = -1, 0
         while not stop.is_set():
-            way = n_reads % 5
-            if way < 2:
-                mode = ("scan", "cascade")[way]
+            turn = n_reads % 5
+            if turn < 2:
+                mode = ("scan", "cascade")[turn]
                 miss = 1e-9 if mode == "cascade" else None
                 distances, ids = index.search(self.ZERO, 50, mode, miss=miss, n_threads=1 + n_reads % 2)
                 assert ((distances == MISSING) == (ids == -1)).all()
                 assert (np.diff(distances) >= 0).all()
                 state = self.check_state(distances[ids >= 0], ids[ids >= 0])
-            elif way == 2:
+            elif turn == 2:
                 state = self.check_state(*index.range_search(self.ZERO, self.N_BITS)[1:])
-            elif way == 3:
+            elif turn == 3:
                 assert len(index) % self.ROWS == 0
                 ids = index.ids
                 assert len(ids) % self.ROWS == 0

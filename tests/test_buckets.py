@@ -163,7 +163,7 @@ def test_every_radius():
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("n_bits", [8, 64, 1_024, 1_088])
 def test_opposite_codes_are_found(kind, n_bits):
-    """Codes that differ in every bit are as far as can be, and yet answers; of equal ones the first ids come first."""
+    """Codes that differ in every bit are as far as can be, and yet results; of equal ones the first ids come first."""
     ones, zeros = np.full((700, n_bits // 8), 255, np.uint8), np.zeros((2, n_bits // 8), np.uint8)
     index = BinaryIndex(n_bits, kind)
     ids = np.random.default_rng(0).permutation(700)
@@ -241,7 +241,7 @@ def test_stats_of_an_index(kind):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("mode", ["auto", "scan", "cascade", "buckets"])
 def test_a_filter_that_allows_few_is_answered_from_these(kind, mode):
-    """Rows that are removed or denied are not looked at either."""
+    """Rows that are removed or denied are not scanned either."""
     index, codes, _ = some_index(kind, n_bits=1_030)
     index.remove([7])
     for allow, deny, left in (
@@ -370,7 +370,7 @@ def test_explain(kind):
         assert text.mode == index.search(codes[:5], 3, **options).stats["mode"]
         assert list(text.ways) == ["scan", "cascade", "buckets"]
         assert text.ways["scan"] == (200, 200 * 24)
-        assert all(way.rows > 0 and way.bytes >= 24 * way.rows for way in text.ways.values())
+        assert all(cost.rows > 0 and cost.bytes >= 24 * cost.rows for cost in text.ways.values())
         marked = [line for line in text.splitlines()[1:] if line.startswith("-> ")]
         assert len(marked) == 1
         assert marked[0].startswith(f"-> {text.mode}: about {text.ways[text.mode].rows:,} rows and")
@@ -382,7 +382,7 @@ def test_explain(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_too_few_rows_for_buckets(kind):
-    """All of them are looked at, whatever is asked for."""
+    """All of them are scanned, whatever mode is requested."""
     codes = some_codes(np.random.default_rng(0), 20, 130, 5, 0.1)
     index, plain = BinaryIndex(130, kind), BinaryIndex(130)
     for each in (index, plain):
@@ -525,7 +525,7 @@ def run_together(works, seconds):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("of_vectors", [False, True])
 def test_searches_while_segments_are_joined(kind, of_vectors):
-    """Row i is at distance i % 50 + 1 of the query; every answer is that of the rows up to some batch, none older."""
+    """Row i is at distance i % 50 + 1 of the query; every result is that of the rows up to some batch, none older."""
     size, most = 10, 400
     if of_vectors:
         index = CBEIndex(16, 64, metric="l2", vectors="float32", buckets=kind)
@@ -594,7 +594,7 @@ from cbeindex import BinaryIndex, CBEIndex
 from cbeindex.kernels import asymmetric, cells, centroids, hamming, tables
 from tests.small import ALL, small_buckets
 
-ways = ({}, {"mode": "scan"}, {"mode": "buckets"}, {"n_probes": 1}, {"n_probes": ALL}, {"n_probes": 2, "deny": [1]})
+modes = ({}, {"mode": "scan"}, {"mode": "buckets"}, {"n_probes": 1}, {"n_probes": ALL}, {"n_probes": 2, "deny": [1]})
 
 def use(index, rows, **options):
     for start in range(0, 100, 30):
@@ -603,9 +603,9 @@ def use(index, rows, **options):
     frozen.setflags(write=False)
     for again in range(2):
         for i, queries in enumerate((rows[0], rows[:9:2], np.asfortranarray(rows[:5]), frozen)):
-            for way in ways[i % 2 :: 2]:
-                index.search(queries, 3, **way, **options, n_threads=1 + i % 2)
-                index.search(queries, 3, **way, **options, n_threads=1 + again, allow=[5, 6])
+            for mode in modes[i % 2 :: 2]:
+                index.search(queries, 3, **mode, **options, n_threads=1 + i % 2)
+                index.search(queries, 3, **mode, **options, n_threads=1 + again, allow=[5, 6])
             index.range_search(queries, 5, n_threads=1 + i % 2)
         index.remove([10 + again])
         index = pickle.loads(pickle.dumps(index))

@@ -198,7 +198,7 @@ def test_groups_of_queries_do_not_change_the_answer(monkeypatch, n_bits):
 
 
 def test_the_numbers_of_cells_that_hold_the_nearest(monkeypatch):
-    """Counted here for all rows; of more rows than are asked, it is that of a sample."""
+    """Counted here for all rows; larger segments are counted on a sample."""
     n_bits, n = 128, 100
     tune(monkeypatch, probe_sample_rows=n)
     batch = CodeBatch(n_bits, some_codes(np.random.default_rng(2), n, n_bits, 9, 0.2), None)
@@ -221,7 +221,7 @@ def cells_of(n_rows, n_cells, n_probes):
 
 @given(st.integers(1, 500), st.integers(1, 500))
 def test_how_many_cells_to_visit(n_cells, n_probes):
-    """More for more answers, as measured at 10, 100 and 1,000; never more than there are."""
+    """More for more results, as measured at 10, 100 and 1,000; never more than there are."""
     measured = tuple(min(n_probes * factor, n_cells) for factor in (1, 2, 8))
     cells = cells_of(10 * n_cells, n_cells, measured)
     assert cells.default_probes(10) == cells.default_probes(1) == measured[0]

@@ -14,11 +14,11 @@ pytestmark = pytest.mark.kernels
 
 def run(queries, vectors, ids, rows, counts, lower, metric, k):
     distances = np.empty((len(queries), k), dtype=np.float32)
-    answers = np.empty((len(queries), k), dtype=np.int64)
+    found = np.empty((len(queries), k), dtype=np.int64)
     n_read = np.zeros(len(queries), dtype=np.int64)
     number = METRICS[metric].number
-    exact.nearest(queries, vectors, ids, rows, counts, lower, number, distances, answers, n_read)
-    return distances, answers, n_read
+    exact.nearest(queries, vectors, ids, rows, counts, lower, number, distances, found, n_read)
+    return distances, found, n_read
 
 
 @settings(max_examples=60)
@@ -40,16 +40,16 @@ def test_nearest(seed, n, dim, k, metric, slack):
     counts = rng.integers(0, n + 1, len(queries))
     truth = np.array([METRICS[metric].distances(vectors, query) for query in queries])
     lower = np.take_along_axis(truth, rows, axis=1) - np.float32(slack)
-    distances, answers, n_read = run(queries, vectors, ids, rows, counts, lower, metric, k)
+    distances, found, n_read = run(queries, vectors, ids, rows, counts, lower, metric, k)
     for i in range(len(queries)):
         some = rows[i, : counts[i]]
         expected = some[np.lexsort((ids[some], truth[i, some]))][:k]
         # Sums of small integers are exact; a cosine is rounded once from float64, in which its order may differ.
         np.testing.assert_allclose(distances[i, : len(expected)], truth[i, expected], rtol=0, atol=1e-7)
         if metric != "cosine":
-            np.testing.assert_array_equal(answers[i, : len(expected)], ids[expected])
-        assert len(set(answers[i, : len(expected)])) == len(expected)
-        assert (answers[i, len(expected) :] == -1).all()
+            np.testing.assert_array_equal(found[i, : len(expected)], ids[expected])
+        assert len(set(found[i, : len(expected)])) == len(expected)
+        assert (found[i, len(expected) :] == -1).all()
         assert np.isinf(distances[i, len(expected) :]).all()
         assert len(expected) <= n_read[i] <= counts[i]
 
@@ -64,7 +64,7 @@ def test_nearest(seed, n, dim, k, metric, slack):
     slack=st.sampled_from([0.0, 0.5, np.inf]),
 )
 def test_sparse_rows_are_read_as_dense_ones(seed, n, dim, k, metric, slack):
-    """The same answers, and the same rows read; rows and queries of zeros among them."""
+    """The same results, and the same rows read; rows and queries of zeros among them."""
     rng = np.random.default_rng(seed)
     vectors = (rng.integers(-2, 3, (n, dim)) * (rng.random((n, dim)) < 0.4)).astype(np.float32)
     queries = rng.integers(-1, 2, (3, dim)).astype(np.float32)
@@ -82,13 +82,23 @@ def test_sparse_rows_are_read_as_dense_ones(seed, n, dim, k, metric, slack):
 
 def run_sparse(queries, kept, ids, rows, counts, lower, metric, k):
     distances = np.empty((len(queries), k), dtype=np.float32)
-    answers = np.empty((len(queries), k), dtype=np.int64)
+    found = np.empty((len(queries), k), dtype=np.int64)
     n_read = np.zeros(len(queries), dtype=np.int64)
-    asked, dim = SparseRows.from_dense(queries, np.float32), queries.shape[1]
+    entries, dim = SparseRows.from_dense(queries, np.float32), queries.shape[1]
     is_sound = exact.nearest_sparse(
-        *asked.entries, dim, *kept.entries, ids, rows, counts, lower, METRICS[metric].number, distances, answers, n_read
+        *entries.entries,
+        dim,
+        *kept.entries,
+        ids,
+        rows,
+        counts,
+        lower,
+        METRICS[metric].number,
+        distances,
+        found,
+        n_read,
     )
-    return is_sound, distances, answers, n_read
+    return is_sound, distances, found, n_read
 
 
 @pytest.mark.parametrize(
@@ -113,8 +123,8 @@ def test_candidates_that_cannot_be_among_the_nearest_are_not_read():
     vectors = np.arange(100, dtype=np.float32)[:, np.newaxis]
     query, rows, counts = np.zeros((1, 1), dtype=np.float32), np.arange(100)[np.newaxis], np.array([100])
     lower = vectors[:, 0][np.newaxis] ** 2
-    distances, answers, n_read = run(query, vectors, np.arange(100), rows, counts, lower, "l2", 5)
-    np.testing.assert_array_equal(answers, [[0, 1, 2, 3, 4]])
+    distances, found, n_read = run(query, vectors, np.arange(100), rows, counts, lower, "l2", 5)
+    np.testing.assert_array_equal(found, [[0, 1, 2, 3, 4]])
     np.testing.assert_array_equal(distances, [[0, 1, 4, 9, 16]])
     assert n_read[0] == 5
 
@@ -129,18 +139,18 @@ def test_distances_are_those_of_the_metric(metric):
     )
     rows, counts = np.tile(np.arange(50), (4, 1)), np.full(4, 50)
     lower = np.full(rows.shape, -np.inf, dtype=np.float32)
-    distances, answers, _ = run(queries, vectors, np.arange(50), rows, counts, lower, metric, 50)
+    distances, found, _ = run(queries, vectors, np.arange(50), rows, counts, lower, metric, 50)
     for i, query in enumerate(queries):
-        np.testing.assert_array_max_ulp(distances[i], METRICS[metric].distances(vectors, query)[answers[i]], maxulp=1)
+        np.testing.assert_array_max_ulp(distances[i], METRICS[metric].distances(vectors, query)[found[i]], maxulp=1)
 
 
 def test_zero_vectors_have_cosine_0():
     vectors, queries = np.eye(2, 3, dtype=np.float32), np.zeros((1, 3), dtype=np.float32)
     vectors[1] = 0
     rows, lower = np.array([[0, 1]]), np.full((1, 2), -np.inf, dtype=np.float32)
-    distances, answers, _ = run(queries, vectors, np.array([7, 3]), rows, np.array([2]), lower, "cosine", 3)
+    distances, found, _ = run(queries, vectors, np.array([7, 3]), rows, np.array([2]), lower, "cosine", 3)
     np.testing.assert_array_equal(distances, [[1, 1, np.inf]])
-    np.testing.assert_array_equal(answers, [[3, 7, -1]])
+    np.testing.assert_array_equal(found, [[3, 7, -1]])
 
 
 @settings(max_examples=60)
@@ -148,21 +158,21 @@ def test_zero_vectors_have_cosine_0():
     seed=st.integers(0, 2**32 - 1),
     dim=st.sampled_from([1, 7, 33, 300]),
     offset=st.sampled_from([0.0, 1.0, 100.0]),
-    apart=st.sampled_from([1e-7, 1e-5, 1e-3, 1.0]),
+    spread=st.sampled_from([1e-7, 1e-5, 1e-3, 1.0]),
     scale=st.sampled_from([1e-16, 1e-12, 1.0, 1e12, 1e15]),
     metric=st.sampled_from(["l2", "ip", "cosine"]),
 )
-def test_rough_distances_rule_out_nothing_near(seed, dim, offset, apart, scale, metric):
+def test_rough_distances_rule_out_nothing_near(seed, dim, offset, spread, scale, metric):
     """Rows at nearly the same distance, of norms that float32 can square or not: the nearest are those in float64."""
     rng = np.random.default_rng(seed)
     n, k = 30, 4
     query = (scale * (offset + rng.standard_normal((1, dim)))).astype(np.float32)
-    vectors = (scale * (offset + rng.standard_normal(dim) + apart * rng.standard_normal((n, dim)))).astype(np.float32)
+    vectors = (scale * (offset + rng.standard_normal(dim) + spread * rng.standard_normal((n, dim)))).astype(np.float32)
     rows, counts = rng.permutation(n)[np.newaxis], np.array([n])
     nothing_known = np.full((1, n), -np.inf, dtype=np.float32)
-    distances, answers, n_read = run(query, vectors, np.arange(n), rows, counts, nothing_known, metric, k)
+    distances, found, n_read = run(query, vectors, np.arange(n), rows, counts, nothing_known, metric, k)
     exact_distances = METRICS[metric].distances(vectors, query[0])
     expected = np.lexsort((np.arange(n), exact_distances))[:k]
-    np.testing.assert_array_equal(answers[0], expected)
+    np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(distances[0], exact_distances[expected])
     assert n_read.tolist() == [n]

@@ -124,7 +124,7 @@ class TestAgainstBruteForce:
     @pytest.mark.parametrize("rerank", [None, "asymmetric", "exact"])
     @pytest.mark.parametrize("n_bits", [64, 600, 1_100])
     def test_filters(self, metric, rerank, n_bits):
-        """What the whole order leaves when other ids are struck out; k answers still come."""
+        """What the whole order leaves when other ids are struck out; there are still k results."""
         index = index_of(n_bits, metric=metric, vectors="float32")
         index.remove([0, 20])
         options = {"rerank": rerank} | ({} if rerank is None else {"n_candidates": N})
@@ -385,7 +385,7 @@ def test_recall_of_codes():
         return np.mean([len(set(a) & set(b)) / 10 for a, b in zip(found.tolist(), truth.tolist(), strict=True)])
 
     hamming, estimated = recall(rerank=None), recall(rerank="asymmetric")
-    # Three data sets gave 0.60 to 0.62, 0.73 to 0.76, and a difference of 0.11 to 0.14; a recall from 400 answers has a
+    # Three data sets gave 0.60 to 0.62, 0.73 to 0.76, and a difference of 0.11 to 0.14; a recall from 400 results has a
     # standard error of 0.025 at most, and so has the difference. Chance would find 0.011.
     assert hamming > 0.5
     assert estimated > hamming + 0.05
@@ -520,7 +520,7 @@ class TestSparse:
     @pytest.mark.parametrize("kept", ["float32", "float16"])
     @pytest.mark.parametrize("first", [scipy.sparse.csr_array, np.asarray])
     def test_mixed_with_dense(self, early, metric, kept, first):
-        """The first rows decide how vectors are kept; which does not show in answers, whatever happens to them."""
+        """The first rows decide how vectors are kept; which does not show in results, whatever happens to them."""
         rows = np.where(np.random.default_rng(0).random(X.shape) < 0.7, 0, X).astype(kept).astype(np.float32)
         rows[17] = 0
         second = np.asarray if first is scipy.sparse.csr_array else scipy.sparse.csr_array

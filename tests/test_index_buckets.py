@@ -73,8 +73,8 @@ class TestAllBucketsAreAllRows:
         for k in (9, N + 5):
             expected = plain.search(QUERIES, k, mode="scan", rerank="asymmetric")
             for options in ({}, {"n_candidates": N + 5}):
-                for way in ({"mode": "scan"}, {"n_probes": ALL}):
-                    result = index.search(QUERIES, k, rerank="asymmetric", **options, **way)
+                for mode in ({"mode": "scan"}, {"n_probes": ALL}):
+                    result = index.search(QUERIES, k, rerank="asymmetric", **options, **mode)
                     nearly_equal(result, expected)
                     np.testing.assert_allclose(result.errors, expected.errors, rtol=1e-5)
 
@@ -105,7 +105,7 @@ class TestAllBucketsAreAllRows:
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 @pytest.mark.parametrize("rerank", RERANKS)
 def test_some_buckets_of_vectors(kind, metric, rerank):
-    """No duplicates, each answer at the distance that it has, k of them, and never worse with more probes."""
+    """No duplicates, each result at the distance that it has, k of them, and never worse with more probes."""
     index, plain = pair(kind, 64, metric=metric, vectors="float32")
     every = plain.search(QUERIES, N, mode="scan", rerank=rerank)
     known = [dict(zip(ids.tolist(), near.tolist(), strict=True)) for near, ids in zip(*every, strict=True)]
@@ -130,7 +130,7 @@ def test_some_buckets_of_vectors(kind, metric, rerank):
 @pytest.mark.parametrize("rerank", RERANKS)
 @pytest.mark.parametrize("n_bits", [64, 1_100])
 def test_filters_of_vectors(kind, rerank, n_bits):
-    """What the whole order leaves when other ids are struck out; few allowed ids are looked at alone, in every mode."""
+    """What the whole order leaves when other ids are struck out; few allowed ids are scanned alone, in every mode."""
     ids = np.random.default_rng(0).permutation(3 * N)[:N]
     index, plain = pair(kind, n_bits, ids=ids, vectors="float32")
     gone = ids[[0, 100]]
@@ -181,7 +181,7 @@ def test_sparse_vectors(kind, metric, kept):
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("fit", [True, False])
 def test_work_on_an_index_of_vectors(kind, fit):
-    """Added one by one and in batches, replaced, removed, compacted, merged, pickled and copied: answers stay exact."""
+    """Added one by one and in batches, replaced, removed, compacted, merged, pickled and copied: results stay exact."""
     few = {"n_cells": 6} if kind == "clusters" else {"n_tables": 4, "table_bits": 5}
     index = CBEIndex(24, 64, vectors="float32", buckets=kind, **few)
     rows = X.copy()
@@ -252,7 +252,7 @@ def test_a_batch_is_answered_like_its_queries(kind, rerank):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_an_index_of_vectors_with_few_rows(kind):
-    """Not fitted yet, or too few for buckets: all are looked at, and `explain` says so."""
+    """Not fitted yet, or too few for buckets: all are scanned, and `explain` says so."""
     for n, is_fitted in ((30, False), (23, True)):
         index, plain = CBEIndex(24, 64, buckets=kind), CBEIndex(24, 64)
         for each in (index, plain):

@@ -1,4 +1,4 @@
-"""Vectors of unusual scale and place: answers stay right where float32 is short of room."""
+"""Vectors of unusual scale and place: results stay right at the limits of float32."""
 
 import numpy as np
 import pytest

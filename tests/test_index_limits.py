@@ -1,4 +1,4 @@
-"""Arguments beyond all bounds: a clear error, or the answer that a smaller number gives; never a flood."""
+"""Arguments beyond all bounds: a clear error, or the result of a smaller number; never a flood."""
 
 import numpy as np
 import pytest

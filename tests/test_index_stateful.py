@@ -17,7 +17,7 @@ N_POOL, N_IDS, N_FIRST = 12, 60, VERY_SMALL["first_rows"]
 
 
 class IndexAgainstDict(RuleBasedStateMachine):
-    """Writes in random order, and exact answers in between, before and after the index fits itself.
+    """Writes in random order, and exact results in between, before and after the index fits itself.
 
     Equal vectors make ties. All rows are candidates and bounds are 9 standard errors wide: nothing is left to chance.
     """
@@ -125,8 +125,8 @@ class IndexAgainstDict(RuleBasedStateMachine):
     )
     def search(self, queries, k, allow, deny, n_candidates, by_scan):
         expected = vector_oracles.nearest_by(*self.of(queries), k=k, allow=allow, deny=deny)
-        way = {"mode": "scan"} if by_scan else {"n_probes": ALL} if self.index.buckets else {}
-        result = self.index.search(self.pool[queries], k, **way, n_candidates=n_candidates, allow=allow, deny=deny)
+        options = {"mode": "scan"} if by_scan else {"n_probes": ALL} if self.index.buckets else {}
+        result = self.index.search(self.pool[queries], k, **options, n_candidates=n_candidates, allow=allow, deny=deny)
         np.testing.assert_allclose(result.distances, expected[0], rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(result.ids, expected[1])
 

@@ -1,4 +1,4 @@
-"""CBEIndex in several threads: every answer belongs to one published state, also across the moment of fitting."""
+"""CBEIndex in several threads: every result belongs to one published state, also across the moment of fitting."""
 
 import copy
 import pickle
@@ -24,7 +24,7 @@ def vector_of(batch):
 
 
 def check_state(distances, ids):
-    """Return the newest batch of an answer that has all ids: consecutive whole batches, each at its own distance.
+    """Return the newest batch in a result that has all ids: consecutive whole batches, each at its own distance.
 
     The newest may still be at the zero vector, with which every batch begins.
     """
@@ -58,18 +58,18 @@ def write(index, stop):
 
 
 def read(index, stop, seen):
-    """Ask for everything, in every way; a state is never older than one that was seen before."""
+    """Search for everything, in every mode; a state is never older than one that was seen before."""
     query, newest, n_reads = np.zeros(DIM), -1, 0
     while not stop.is_set():
-        way = n_reads % 5
-        if way < 2:
-            distances, ids = index.search(query, 50, n_candidates=(None, 50)[way], n_threads=1 + n_reads % 2)
+        turn = n_reads % 5
+        if turn < 2:
+            distances, ids = index.search(query, 50, n_candidates=(None, 50)[turn], n_threads=1 + n_reads % 2)
             assert (np.isinf(distances) == (ids == -1)).all()
             assert (np.diff(distances[ids >= 0]) >= 0).all()
             state = check_state(distances[ids >= 0], ids[ids >= 0])
-        elif way == 2:
+        elif turn == 2:
             state = check_state(*index.range_search(query, np.inf)[1:])
-        elif way == 3:
+        elif turn == 3:
             assert len(index) % ROWS == 0
             ids = index.ids
             assert len(ids) % ROWS == 0
@@ -236,7 +236,7 @@ def test_merge_of_an_index_that_changes(monkeypatch):
         other.remove(other.ids[::2])
         return False
 
-    monkeypatch.setattr("cbeindex.index.same_encoder", remove_meanwhile)
+    monkeypatch.setattr("cbeindex.store.state.same_encoder", remove_meanwhile)
     index.merge(other)
     assert len(other) == 10
     np.testing.assert_array_equal(index.get(np.arange(20)), vectors_of(range(20)))

@@ -70,13 +70,13 @@ def planned(n_rows=100_000, *, parts=None, n_allowed=None, **changes):
     return traits, plan(traits, SearchRequest(**options, ids=IdFilter(ids)), parts)
 
 
-def asked(*args, **changes):
+def plan_for(*args, **changes):
     return planned(*args, **changes)[1]
 
 
-def asked_in_hamming_space(*args, **changes):
+def hamming_plan(*args, **changes):
     """A plan of BinaryIndex."""
-    return asked(*args, **{"metric": "hamming", "rerank": None} | changes)
+    return plan_for(*args, **{"metric": "hamming", "rerank": None} | changes)
 
 
 def costs_of(n_bits, parts, k, buckets, n_probes, n_allowed=None):
@@ -122,12 +122,12 @@ def costs_of(n_bits, parts, k, buckets, n_probes, n_allowed=None):
         ({"n_allowed": 0, "mode": "cascade", "rerank": None}, "cascade", None, None, "only the 0 allowed rows"),
     ],
 )  # fmt: skip
-def test_ways_without_buckets(changes, mode, rerank, n_candidates, reason):
-    way = asked(**changes)
-    assert (way.mode, way.rerank, way.n_candidates) == (mode, rerank, n_candidates)
-    assert re.search(reason, way.reason)
-    assert way.n_exact >= changes.get("k", 10)
-    assert way.n_probes is None
+def test_plans_without_buckets(changes, mode, rerank, n_candidates, reason):
+    chosen = plan_for(**changes)
+    assert (chosen.mode, chosen.rerank, chosen.n_candidates) == (mode, rerank, n_candidates)
+    assert re.search(reason, chosen.reason)
+    assert chosen.n_exact >= changes.get("k", 10)
+    assert chosen.n_probes is None
 
 
 @pytest.mark.parametrize(
@@ -135,8 +135,8 @@ def test_ways_without_buckets(changes, mode, rerank, n_candidates, reason):
     [(160, 2048, False), (161, 2048, True), (160, 2049, True), (160, 0, False)],
 )
 def test_few_short_vectors_are_read_without_estimates(n_candidates, n_values, estimates):
-    way = asked(keeps_vectors=True, rerank="exact", n_candidates=n_candidates, n_values=n_values)
-    assert way.estimates == estimates
+    chosen = plan_for(keeps_vectors=True, rerank="exact", n_candidates=n_candidates, n_values=n_values)
+    assert chosen.estimates == estimates
 
 
 CLUSTERS = {"buckets": "clusters", "parts": [cells(100_000)]}
@@ -188,11 +188,11 @@ NOT_YET = [{"buckets": kind, "parts": [rows(1_000)]} for kind in ("clusters", "s
         (NOT_YET[1] | {"rerank": None, "n_bits": 2048}, "cascade", None, "too few rows for buckets, and 512 of 2048"),
     ],
 )  # fmt: skip
-def test_ways_with_buckets(changes, mode, n_candidates, reason):
-    way = asked(**changes)
-    assert (way.mode, way.n_candidates) == (mode, n_candidates)
-    assert re.search(reason, way.reason)
-    assert way.n_probes == changes.get("n_probes")
+def test_plans_with_buckets(changes, mode, n_candidates, reason):
+    chosen = plan_for(**changes)
+    assert (chosen.mode, chosen.n_candidates) == (mode, n_candidates)
+    assert re.search(reason, chosen.reason)
+    assert chosen.n_probes == changes.get("n_probes")
 
 
 @pytest.mark.parametrize(
@@ -214,11 +214,11 @@ def test_ways_with_buckets(changes, mode, n_candidates, reason):
         (NOT_YET[1], "scan", "there are too few rows for buckets, and it is exact"),
     ],
 )
-def test_ways_in_hamming_space(changes, mode, reason):
+def test_plans_in_hamming_space(changes, mode, reason):
     """Exact, unless there are clusters."""
-    way = asked_in_hamming_space(**changes)
-    assert (way.mode, way.rerank, way.n_candidates) == (mode, None, None)
-    assert re.search(reason, way.reason)
+    chosen = hamming_plan(**changes)
+    assert (chosen.mode, chosen.rerank, chosen.n_candidates) == (mode, None, None)
+    assert re.search(reason, chosen.reason)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +236,7 @@ def test_ways_in_hamming_space(changes, mode, reason):
 )
 def test_what_an_index_cannot_do(changes, message):
     with pytest.raises(ValueError, match=message):
-        asked(**changes)
+        plan_for(**changes)
 
 
 def test_costs():
@@ -285,27 +285,27 @@ def test_costs_of_substrings():
     more=st.sampled_from([0, 1_000, 10**6]),
     n_queries=st.sampled_from([1, 3, 4, 1_000]),
 )
-def test_the_cheapest_way_is_taken(n_rows, n_cells, n_probes, n_bits, k, metric, more, n_queries):
+def test_the_cheapest_mode_is_chosen(n_rows, n_cells, n_probes, n_bits, k, metric, more, n_queries):
     """By its own estimates, where a byte in cells counts twice for a batch; or the mode of an index without buckets."""
     parts = [cells(n_rows, n_cells, min(n_probes, n_cells), min(16, -(-n_bits // 64))), rows(more)]
     options = {"n_bits": n_bits, "parts": parts, "k": k, "buckets": "clusters", "n_queries": n_queries}
-    way = asked_in_hamming_space(**options) if metric == "hamming" else asked(metric=metric, **options)
-    without = asked(**options | {"buckets": None, "metric": metric, "rerank": way.rerank})
+    chosen = hamming_plan(**options) if metric == "hamming" else plan_for(metric=metric, **options)
+    without = plan_for(**options | {"buckets": None, "metric": metric, "rerank": chosen.rerank})
     by_mode = costs_of(n_bits, parts, k, "clusters", None)
     if (2 if n_queries >= 4 else 1) * by_mode["buckets"].bytes < by_mode[without.mode].bytes:
-        assert way.mode == "buckets"
+        assert chosen.mode == "buckets"
     else:
-        assert way.mode == without.mode
-    assert by_mode[way.mode].bytes <= by_mode["scan"].bytes
+        assert chosen.mode == without.mode
+    assert by_mode[chosen.mode].bytes <= by_mode["scan"].bytes
 
 
 @pytest.mark.parametrize("mode", ["auto", "scan", "cascade"])
 def test_an_index_that_is_not_fitted(mode):
-    """Its vectors are compared exactly, whatever is asked for."""
-    traits, way = planned(is_fitted=False, mode=mode, rerank=None, n_allowed=50_000)
-    assert (way.mode, way.rerank, way.n_candidates, way.estimates) == ("scan", "exact", None, False)
-    assert "not fitted yet" in way.reason
-    assert costs(traits, way) == {}
+    """Its vectors are compared exactly, whatever mode is requested."""
+    traits, chosen = planned(is_fitted=False, mode=mode, rerank=None, n_allowed=50_000)
+    assert (chosen.mode, chosen.rerank, chosen.n_candidates, chosen.estimates) == ("scan", "exact", None, False)
+    assert "not fitted yet" in chosen.reason
+    assert costs(traits, chosen) == {}
 
 
 def test_few_allowed_rows_of_each_segment_are_copied():
@@ -327,13 +327,13 @@ def test_few_allowed_rows_of_each_segment_are_copied():
 
 def test_explanation():
     parts = [cells(100_000)]
-    way = asked_in_hamming_space(parts=parts, buckets="clusters", n_bits=2048)
+    chosen = hamming_plan(parts=parts, buckets="clusters", n_bits=2048)
     by_mode = costs_of(2048, parts, 10, "clusters", None)
-    text = Explanation("3 queries", way, by_mode)
+    text = Explanation("3 queries", chosen, by_mode)
     assert isinstance(text, str)
     assert (text.mode, text.ways) == ("buckets", by_mode)
     assert text.splitlines() == [
-        "3 queries: " + way.reason,
+        "3 queries: " + chosen.reason,
         "   scan: about 100,000 rows and 25,600,000 bytes a query",
         f"   cascade: about 100,000 rows and {by_mode['cascade'].bytes:,} bytes a query",
         f"-> buckets: about 2,000 rows and {by_mode['buckets'].bytes:,} bytes a query",

@@ -168,7 +168,7 @@ def test_equal_rows_come_in_the_order_of_their_ids():
 
 
 def test_a_bound_that_equals_the_kth_distance_is_read():
-    """Equal rows, the last first, with bounds that are their distances: the first row is still the answer."""
+    """Equal rows, the last first, with bounds that are their distances: the first row is still the result."""
     vectors = Recording(np.ones((50, 4), dtype=np.float32))
     lower, ids, rows = np.full(50, 4, dtype=np.float32), np.arange(50), np.arange(50)[::-1]
     near, best, _ = exact_nearest(np.zeros(4, np.float32), METRICS["l2"], vectors, ids, rows, lower, 1)
@@ -177,7 +177,7 @@ def test_a_bound_that_equals_the_kth_distance_is_read():
 
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_float64_decides_where_float32_cannot(metric):
-    """Two hundred rows a hair apart, far from the origin: float32 products have lost all of the differences."""
+    """Two hundred nearly equal rows far from the origin: float32 products have lost all differences."""
     rng = np.random.default_rng(1)
     vectors = (100 + 1e-4 * rng.standard_normal((200, 40))).astype(np.float32)
     query = (100 + rng.standard_normal(40)).astype(np.float32)

@@ -75,7 +75,7 @@ def rows_of(keys):
     return (keys & np.uint64(0xFFFFFFFF)).astype(np.int64)
 
 
-def answers(keys, k):
+def unpack(keys, k):
     """Distances and rows of keys, padded to k as oracles are."""
     rows = np.where(keys == NO_KEY, -1, rows_of(keys))
     short = ((0, 0), (0, k - keys.shape[1]))
@@ -93,7 +93,7 @@ def test_nearest_rows(batch, by_row, k, n_threads, data):
     assert keys.shape == (len(queries), min(k, n))
     ids = ranks.astype(np.int64) if ranks.size else np.arange(n)
     expected = oracles.nearest(batch.queries, batch.codes, ids, k, deny=denied(hidden, ranks))
-    for got, want in zip(answers(keys, k), expected, strict=True):
+    for got, want in zip(unpack(keys, k), expected, strict=True):
         np.testing.assert_array_equal(got, want)
 
 
@@ -192,7 +192,7 @@ def test_hidden_rows_of_very_long_codes():
     rows = CodeRows.of(words, n_bits)
     for miss in (1e-3, NO_MISS):
         keys, n_survivors = cascade_nearest(rows, 20, n_bits, words[:2].copy(), 15, hidden, NO_RANKS, miss, 1)
-        for got, want in zip(answers(keys, 15), expected, strict=True):
+        for got, want in zip(unpack(keys, 15), expected, strict=True):
             np.testing.assert_array_equal(got, want)
         assert n_survivors.tolist() == [10, 10]
 
@@ -217,7 +217,7 @@ def clusters(request):
 
 @pytest.mark.parametrize("k", [1, 20])
 def test_the_cascade_finds_nearly_all(clusters, k):
-    """At most a thousandth of the exact answer is overlooked; differing bits lie evenly, as the rule assumes."""
+    """At most a thousandth of the exact results is missed; differing bits lie evenly, as the rule assumes."""
     n_bits, rows, queries, exact = clusters
     keys, n_survivors = cascade_nearest(rows, exact.shape[1], n_bits, queries, k, NOT_HIDDEN, NO_RANKS, 1e-3, 1)
     found = np.take_along_axis(exact, rows_of(keys), axis=1)

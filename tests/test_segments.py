@@ -32,7 +32,7 @@ def small_buffer(monkeypatch):
 
 @dataclass(frozen=True)
 class Shuffled:
-    """Buckets of a sort: the rows of segments of 6 rows and more stand in another order."""
+    """Buckets of a sort: the rows of segments of 6 rows and more are in another order."""
 
     nbytes: int = 7
 
@@ -399,9 +399,9 @@ def test_hidden_rows_of_a_segment(ids, shuffled, removed, allow, deny):
     if gone:
         segment = segment.without(np.array(gone))
     assert segment.n_removed == len(gone)
-    asked = np.arange(-3, 31)
+    wanted = np.arange(-3, 31)
     rows = {int(id_): row for row, id_ in enumerate(ids) if row not in gone}
-    np.testing.assert_array_equal(segment.find(asked), [rows.get(int(id_), -1) for id_ in asked])
+    np.testing.assert_array_equal(segment.find(wanted), [rows.get(int(id_), -1) for id_ in wanted])
     ids_wanted = IdFilter.checked(allow, deny)
     allowed = ids_wanted.rows_of(segment)
     hidden = ids_wanted.hidden(segment, allowed)

@@ -298,10 +298,10 @@ def test_buckets_that_hold_all_rows_within_a_radius(n_tables, table_bits, radius
     n_lookups = 0
     for table in range(n_tables):
         most = -1
-        for apart in range(table_bits + 1):
+        for n_differing in range(table_bits + 1):
             # All tables before it differ in one bit more than this one, all after it in as many, and yet it is within.
-            if table * (apart + 1) + (n_tables - table) * apart <= radius:
-                most = apart
+            if table * (n_differing + 1) + (n_tables - table) * n_differing <= radius:
+                most = n_differing
         n_lookups += sum(math.comb(table_bits, ones) for ones in range(most + 1))
     assert lookup.n_lookups(tables, radius) == n_lookups
 

@@ -86,7 +86,7 @@ class VectorSearch:
         return EncodedBatch(vectors, encoded, self._n_bits, n_threads)
 
     def _nearest_in(self, view: View, batch: EncodedBatch) -> TopK:
-        """Find the nearest rows of one segment, by the distance that the plan names."""
+        """Find the nearest rows of one segment, by the kind of distance in the plan."""
         if self._plan.rerank is None:
             return rerank.nearest_by_hamming(view, batch, self._plan)
         if self._plan.rerank == "asymmetric":

@@ -16,7 +16,7 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.metrics import Metric, squares
 from ..encoders import Encoder
-from ..encoders.foreign import fitted_copy
+from ..encoders.foreign import fitted_copy, same_encoder
 from .ingest import Ingest, NewRows
 from .rowstore import RowStore
 from .snapshot import Snapshot
@@ -88,7 +88,7 @@ class IndexState(NamedTuple):
         snapshot.check_origins()
         ids = snapshot.ids()
         vectors = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
-        if self.rows.is_restored:
+        if self.rows.is_restored:  # rows that were added have been checked
             self.ingest.check_kept(vectors)
         encoder = fit_encoder(prototype, vectors if sample is None else sample, self.ingest.metric)
         codec = Codec.of(encoder, self.ingest.metric)
@@ -97,6 +97,25 @@ class IndexState(NamedTuple):
         new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
         rows.add(ids, *self.ingest.encode(codec, new, is_checked=True))
         return IndexState(self.ingest, codec, rows)
+
+    def merge(self, other: IndexState, prototype: Encoder) -> IndexState:
+        """Add all rows of another state with their ids, and return the state then.
+
+        Codes and columns are copied if the encoders are equal. Otherwise kept vectors of `other` are encoded again.
+        """
+        snapshot = other.rows.snapshot()
+        snapshot.check_origins()
+        ids = snapshot.ids()
+        if len(ids) == 0:
+            return self
+        columns = self.rows.columns
+        if same_encoder(self.encoder, other.encoder) and columns.items() <= other.rows.columns.items():
+            values = {name: snapshot.column_of(name, ids, column) for name, column in columns.items()}
+            self.rows.add(ids, snapshot.codes_of(ids, self.ingest.n_bits), values)
+            return self
+        vectors = other.vectors_of(ids, snapshot)
+        other.ingest.check_kept(vectors)
+        return self.add(NewRows.of_vectors(vectors, self.ingest.dim, ids), prototype)[1]
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
@@ -129,7 +148,7 @@ def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encod
     norms = np.sqrt(squares(sample))
     if metric.name == "cosine":
         scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
-        scales = np.minimum(scales, np.finfo(np.float32).max)  # of the shortest norms that there are
+        scales = np.minimum(scales, np.finfo(np.float32).max)  # the inverse of a subnormal norm exceeds float32
     else:
         longest = tuning().longest_sample_norm * np.median(norms)
         scales = np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0))
