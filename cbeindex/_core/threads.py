@@ -9,8 +9,8 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from itertools import count
+from queue import SimpleQueue
 from weakref import WeakSet
 
 from .checks import as_count
@@ -18,7 +18,7 @@ from .checks import as_count
 # A bound on `n_threads` beyond the cores of any machine: work is split by `n_threads`.
 _MOST_THREADS = 1024
 
-_pool: ThreadPoolExecutor | None = None
+_pool: _Pool | None = None
 _pool_lock = threading.Lock()
 _write_locks: WeakSet[threading.RLock] = WeakSet()
 
@@ -159,17 +159,45 @@ class _Run:
             raise self._failures[min(self._failures)]
 
 
-def _executor() -> ThreadPoolExecutor:
+class _Pool:
+    """Threads that work on calls from a queue.
+
+    The threads are daemons, so the interpreter does not wait for idle threads when it ends. A thread of
+    `concurrent.futures` whose start was interrupted by Ctrl-C would keep the process from ending.
+    """
+
+    def __init__(self, n_threads: int) -> None:
+        self._n_threads = n_threads
+        self._n_started = 0
+        self._idle = threading.Semaphore(0)
+        self._calls: SimpleQueue[tuple[Callable[[threading.RLock], None], threading.RLock]] = SimpleQueue()
+
+    def submit(self, call: Callable[[threading.RLock], None], lock: threading.RLock) -> None:
+        """Let a thread call `call(lock)`; RuntimeError if the system cannot start a thread for it."""
+        self._calls.put((call, lock))
+        if not self._idle.acquire(blocking=False) and self._n_started < self._n_threads:
+            self._n_started += 1
+            threading.Thread(target=self._work, name="cbeindex", daemon=True).start()
+
+    def _work(self) -> None:
+        while True:
+            call, lock = self._calls.get()
+            call(lock)
+            del call, lock  # they hold arrays of the caller
+            self._idle.release()
+
+
+def _executor() -> _Pool:
     """Return the thread pool of this process, created on first use."""
     global _pool
     with _pool_lock:
         if _pool is None:
-            _pool = ThreadPoolExecutor(max(n_cores(), 16), thread_name_prefix="cbeindex")
+            _pool = _Pool(max(n_cores(), 16))
         return _pool
 
 
 def _forget_pool() -> None:
-    """Drop the pool. Its threads end after their current work."""
+    """Drop the pool; its threads wait for calls that never come, at no cost."""
     global _pool
     _pool = None
 
