@@ -16,7 +16,8 @@ from .._core.typing import Codes, Distances, HeadDistances, Keys, Mask, Ranks, R
 from .blocks import distances_within, least_distances, planes_of
 from .jit import njit
 from .popcount import popcount64
-from .selecting import keep_smallest, settle
+from .selecting import settle
+from .topk import keep_smallest
 
 
 @njit(cache=True, nogil=True)

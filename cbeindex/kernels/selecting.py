@@ -12,6 +12,7 @@ import numpy as np
 
 from .._core.typing import Distances, Keys, Mask, Ranks, Rows
 from .jit import njit
+from .topk import keep_smallest
 
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -19,31 +20,6 @@ NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
 def room_for(k: int) -> int:
     """Return the size of a buffer for the `k` smallest keys."""
     return k + max(k, 16) + 16
-
-
-@njit(cache=True, nogil=True)
-def keep_smallest(keys: Keys, n: int, k: int) -> Any:
-    """Move the `k` smallest of the first `n` keys to the front, in no order, and return the largest of them."""
-    low, high = 0, n - 1
-    while low < high:  # Hoare's selection: afterwards keys[k - 1] is in its place
-        pivot = keys[(low + high) // 2]
-        i, j = low, high
-        while i <= j:
-            while keys[i] < pivot:
-                i += 1
-            while keys[j] > pivot:
-                j -= 1
-            if i <= j:
-                keys[i], keys[j] = keys[j], keys[i]
-                i += 1
-                j -= 1
-        if k - 1 <= j:
-            high = j
-        elif k - 1 >= i:
-            low = i
-        else:
-            break
-    return keys[k - 1]
 
 
 @njit(cache=True, nogil=True)
