@@ -111,7 +111,6 @@ INTERRUPTED = """
 import signal, threading, time
 from cbeindex import kernels
 
-kernels._MODULES += ("kernel_of_test",)
 is_ready = threading.Event()
 
 def interrupt():

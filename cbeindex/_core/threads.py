@@ -1,7 +1,7 @@
 """The thread pool of the library, and locks that survive a fork.
 
-Work is a range of rows, split into chunks. A chunk is a call that releases the GIL (an FFT, a kernel) and writes to its
-own part of the output, so that results do not depend on the number of threads.
+Work is a range of rows, split into chunks. A chunk is a call that releases the GIL (a kernel, a product) and writes to
+its own part of the output, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations

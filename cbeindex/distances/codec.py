@@ -5,11 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from .._core.typing import Arrays, Codes
-from ..data.codes import pack_signs
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..encoders import Encoder
-from ..encoders.foreign import project_rows
+from ..encoders.foreign import encode_rows, project_rows
 from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
 
@@ -37,8 +36,8 @@ class Codec:
 
     def encode_rows(self, source: VectorSource, first: int, prepared: VectorRows) -> tuple[Codes, Arrays]:
         """Return codes and columns of rows of `source` from row `first` on that were prepared by the metric."""
-        projections = project_rows(self.encoder, source.part(first, prepared), 1)
-        return pack_signs(projections), scalars_of(prepared, projections, self.geometry, self.metric)
+        codes, sums = encode_rows(self.encoder, source.part(first, prepared), 1)
+        return codes, scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
 
     def encode_queries(
         self,
