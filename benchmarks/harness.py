@@ -7,6 +7,7 @@ machine falls on all of them alike.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import multiprocessing
 import os
@@ -153,6 +154,26 @@ def peak_memory() -> int:
     """Largest resident memory of this process since `forget_peak_memory`, in bytes (Linux)."""
     status = Path("/proc/self/status").read_text()
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
+
+
+def resident_memory(without: str | Path) -> int | None:
+    """Return the resident memory of this process in bytes, without files in a folder; None where nothing says (Linux).
+
+    Memory that was freed but not returned to the system does not count.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except (OSError, AttributeError, TypeError):
+        return None
+    total, folder, counts = 0, f"{Path(without).resolve()}{os.sep}", True
+    for line in lines:
+        name, _, rest = line.partition(" ")
+        if not name.endswith(":"):  # the first line of a mapping, with the path of its file at the end
+            counts = folder not in rest
+        elif name == "Rss:" and counts:
+            total += int(rest.split()[0]) * 1024
+    return total
 
 
 def _serve(pipe: Any, factory: str, arguments: dict[str, Any], n_threads: int) -> None:
