@@ -1,7 +1,9 @@
-"""`python -m benchmarks NAME [options]`: run one measurement."""
+"""`python -m benchmarks [--isa LEVEL] NAME [options]`: run one measurement."""
 
 import importlib
 import sys
+
+from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
 NAMES = ("recall", "encode", "transform", "scan", "kernels", "lookups", "quality", "buckets", "files", "paper")
@@ -9,8 +11,15 @@ NAMES = ("recall", "encode", "transform", "scan", "kernels", "lookups", "quality
 
 def main(arguments: list[str]) -> int:
     """Run the measurement that the first argument names, with the rest of the arguments."""
+    if arguments[:1] == ["--isa"]:
+        try:
+            isa.use(arguments[1] if len(arguments) > 1 else "nothing")
+        except ValueError as error:
+            print(f"error: {error}", file=sys.stderr)
+            return 2
+        arguments = arguments[2:]
     if not arguments or arguments[0] not in NAMES:
-        print("usage: python -m benchmarks NAME [--quick] [--help]\n")
+        print(f"usage: python -m benchmarks [--isa {{{','.join(isa.LEVELS)}}}] NAME [--quick] [--help]\n")
         for name in NAMES:
             summary = (importlib.import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
             print(f"  {name:8} {summary}")

@@ -9,8 +9,7 @@ import numpy as np
 import pytest
 
 from benchmarks import contenders, datasets, recall
-from benchmarks.adapter import Task
-from benchmarks.contenders import outside
+from benchmarks.adapter import Adapter, Task
 from benchmarks.harness import resident_memory
 from cbeindex import CirculantEncoder
 from tests.conftest import ROOT
@@ -36,7 +35,7 @@ class Calls:
 
 @pytest.fixture
 def task(tmp_path, monkeypatch):
-    monkeypatch.setattr(outside.Dense, "use_threads", lambda self, n_threads: None)
+    monkeypatch.setattr(Adapter, "use_threads", lambda self, n_threads: None)
     base = np.random.default_rng(0).standard_normal((100, 16)).astype(np.float32)
     task = Task(str(tmp_path), 100, 16, 64, "cosine", False, 2, 4)
     task.write(base, base[:4], np.zeros((100, 8), dtype=np.uint8), CirculantEncoder(16, 64))

@@ -9,6 +9,7 @@ import importlib
 import importlib.util
 from importlib import metadata
 
+from benchmarks import isa
 from benchmarks.adapter import Adapter, Task
 
 REGISTRY = {
@@ -77,7 +78,7 @@ def why_not(name: str, task: Task) -> str | None:
     adapter = class_of(name)
     if adapter.package is not None and importlib.util.find_spec(adapter.package) is None:
         return f"{adapter.package} is not installed"
-    return adapter.refuses(task)
+    return isa.refuses(adapter.package) or adapter.refuses(task)
 
 
 def version(name: str) -> str:
