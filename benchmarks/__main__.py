@@ -6,7 +6,7 @@ import sys
 from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
-NAMES = ("recall", "encode", "transform", "scan", "kernels", "lookups", "start", "quality", "buckets", "files", "paper")
+NAMES = ("recall", "encode", "transform", "scan", "kernels", "start", "quality", "buckets", "files", "paper")
 
 
 def main(arguments: list[str]) -> int:
@@ -22,7 +22,7 @@ def main(arguments: list[str]) -> int:
         print(f"usage: python -m benchmarks [--isa {{{','.join(isa.LEVELS)}}}] NAME [--quick] [--help]\n")
         for name in NAMES:
             summary = (importlib.import_module(f"benchmarks.{name}").__doc__ or "").splitlines()[0]
-            print(f"  {name:8} {summary}")
+            print(f"  {name:9} {summary}")
         return 0 if arguments in (["-h"], ["--help"]) else 2
     importlib.import_module(f"benchmarks.{arguments[0]}").main(arguments[1:])
     return 0

@@ -26,7 +26,16 @@ LEVELS = {
         "FAISS_OPT_LEVEL": "AVX2",
         "NPY_DISABLE_CPU_FEATURES": " ".join(_NUMPY_AVX512),
         "OPENBLAS_CORETYPE": "Haswell",
-    }
+    },
+    # The least that numpy runs on.
+    "portable": {
+        "NUMBA_CPU_NAME": "x86-64-v2",
+        "NUMBA_CPU_FEATURES": "+sse2,+sse3,+ssse3,+sse4.1,+sse4.2,+popcnt",
+        "FAISS_SIMD_LEVEL": "NONE",
+        "FAISS_OPT_LEVEL": "GENERIC",
+        "NPY_DISABLE_CPU_FEATURES": " ".join(("X86_V3", "AVX2", "FMA3", *_NUMPY_AVX512)),
+        "OPENBLAS_CORETYPE": "Nehalem",
+    },
 }
 """Levels that a run can be held to, and the environment variables that do so."""
 
@@ -68,6 +77,11 @@ def in_use() -> str:
         return "neon"
     on = {name[1:] for name in features.split(",") if name.startswith("+")}
     return next((level for level, needed in (("avx512", "avx512bw"), ("avx2", "avx2")) if needed in on), "portable")
+
+
+def below(level: str) -> list[str]:
+    """Return the levels below one that is in use."""
+    return {"avx512": ["avx2", "portable"], "avx2": ["portable"]}.get(level, [])
 
 
 def _has_avx512() -> bool:
