@@ -34,7 +34,7 @@ test-arm: $(filter .venv-arm/python,$(ARM_PYTHON))
 	PYTHONPATH=. $(ARM_PYTHON) -m pytest -q -p no:cacheprovider -m kernels $(TESTS)
 
 .venv-arm/python: tests/arm_python.sh
-	tests/arm_python.sh .venv-arm
+	PYTHON=$(PYTHON) tests/arm_python.sh .venv-arm
 
 coverage: tests tests-uncompiled
 	$(BIN)/coverage combine --quiet .coverage.compiled .coverage.uncompiled

@@ -32,7 +32,7 @@ unpack "$(dpkg --print-architecture)" "$home/emulator" qemu-user-static
 unpack arm64 "$home/root" python3 libstdc++6
 
 interpreter=$(basename "$(readlink -f "$home/root/usr/bin/python3")")
-python3 -m pip install --quiet --target "$home/site" --upgrade --only-binary=:all: --implementation cp \
+"${PYTHON:-python3}" -m pip install --quiet --target "$home/site" --upgrade --only-binary=:all: --implementation cp \
     --python-version "${interpreter#python}" --platform manylinux2014_aarch64 --platform manylinux_2_27_aarch64 \
     --platform manylinux_2_28_aarch64 numpy scipy numba pytest pytest-timeout hypothesis tqdm
 

@@ -66,6 +66,14 @@ def test_scann_has_a_tree_of_two_roots(task, monkeypatch):
     assert log["score_ah"] == ((2,), {"anisotropic_quantization_threshold": 0.2})
 
 
+def test_scann_takes_the_call_for_so_many_queries(task, monkeypatch):
+    tree, log = made("ScaNN", task, monkeypatch, (np.array([7, 8], dtype=np.uint32), None))
+    np.testing.assert_array_equal(tree.search(tree.queries[:1], 3, 5), [[7, 8, -1]])
+    assert (log["search"][0][1:], "search_batched_parallel" in log) == ((3, 3, 5), False)
+    tree.search(tree.queries, 3, 5)
+    assert log["search_batched_parallel"][0][1:] == (3, 3, 5)
+
+
 def test_scann_is_anisotropic_for_products_only(task, monkeypatch):
     _, log = made("ScaNN", Task(**{**vars(task), "metric": "l2"}), monkeypatch)
     assert log["builder"][0][1:] == (10, "squared_l2")

@@ -159,13 +159,21 @@ class Scann(Outside):
 
     def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
         """Leave re-ranking to the index, to the same depth."""
-        queries, depth = self.encode(queries), setting.depth or setting.k
-        is_parallel = self.task.n_threads > 1 and len(queries) > 1
-        call = self.index.search_batched_parallel if is_parallel else self.index.search_batched
-        return unsigned(call(queries, setting.k, depth, setting.parameter)[0]), 0.0, 0.0
+        return self._find(self.encode(queries), setting.k, setting.depth or setting.k, setting.parameter), 0.0, 0.0
 
     def search(self, queries: Any, k: int, parameter: Any) -> Ids:
-        return unsigned(self.index.search_batched(queries, k, k, parameter)[0])
+        return self._find(queries, k, k, parameter)
+
+    def _find(self, queries: Any, k: int, depth: int, n_leaves: Any) -> Ids:
+        """Search by the call that is fastest for so many queries and threads."""
+        if len(queries) == 1:
+            found = np.full((1, k), -1, dtype=np.int64)
+            ids = self.index.search(queries[0], k, depth, n_leaves)[0]
+            found[0, : len(ids)] = ids
+            return found
+        is_parallel = self.task.n_threads > 1
+        call = self.index.search_batched_parallel if is_parallel else self.index.search_batched
+        return unsigned(call(queries, k, depth, n_leaves)[0])
 
 
 class Zvec(Outside):
