@@ -49,6 +49,8 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
     else:
         task_rows, task_queries = n_rows, queries_per_task(n_queries, queries.k, n_threads)
     n_row_tasks, n_query_tasks = -(-n_rows // task_rows), -(-n_queries // task_queries)
+    if n_row_tasks == n_query_tasks == 1:
+        return HammingKeys(_nearest(view, queries.codes, range(n_rows), queries.k))
     keys: Keys = np.empty((n_row_tasks, n_queries, min(queries.k, n_rows)), dtype=np.uint64)
 
     def task(start: int, stop: int) -> None:
@@ -56,9 +58,7 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
             part, first = divmod(number, n_query_tasks)
             some = slice(first * task_queries, (first + 1) * task_queries)
             rows = range(part * task_rows, min((part + 1) * task_rows, n_rows))
-            state = ScanState.empty(len(keys[part, some]), keys.shape[2], NO_LIMIT)
-            _scan_rows(view, queries.codes[some], rows, state)
-            state.write(keys[part, some])
+            keys[part, some] = _nearest(view, queries.codes[some], rows, keys.shape[2])
 
     for_each_chunk(task, n_row_tasks * n_query_tasks, 1, n_threads)
     return HammingKeys(merge_keys(keys))
@@ -140,6 +140,15 @@ class ScanState(NamedTuple):
     def write(self, keys: Keys) -> None:
         """Write the keys of each query to `keys`, (n_queries, k), ascending."""
         kernels.topk.put_in_order(self.found, self.counts, keys)
+
+
+def _nearest(view: View, queries: Codes, rows: range, k: int) -> Keys:
+    """Return the keys of the nearest of some rows, (n_queries, min(k, n_rows)), ascending."""
+    keys = np.empty((len(queries), min(k, view.part.n_rows)), dtype=np.uint64)
+    state = ScanState.empty(*keys.shape, NO_LIMIT)
+    _scan_rows(view, queries, rows, state)
+    state.write(keys)
+    return keys
 
 
 def _scan_rows(view: View, queries: Codes, rows: range, state: ScanState) -> None:
