@@ -1,4 +1,4 @@
-"""How fast coded rows are compared: look-up sums, tables and products of single kernels, in cache and from memory."""
+"""How fast coded rows are compared: look-ups, tables, weights and products of single kernels, in cache and memory."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from benchmarks.harness import alternate, pin
 from benchmarks.report import Report
 from cbeindex._core.typing import Rows
-from cbeindex.kernels import dots, estimates, lookup, querytables
+from cbeindex.kernels import dots, estimates, levels, lookup, querytables, weights
 from cbeindex.kernels.jit import njit
 
 DIMS = (128, 384, 784, 1_024, 4_096)
@@ -57,6 +57,20 @@ def many_tables(projections: Any, bits: int, is_precise: bool, tables: Any, orde
     """Make the tables of some rows of `projections`, all in one place."""
     for query in order:
         querytables.fill_tables(projections[query], bits, is_precise, tables)
+
+
+@njit(nogil=True)
+def weights_by_tables(tables: Any, numbers: Any, blocks: Any, order: Any, out: Any) -> None:
+    """Weigh Hamming codes, blocks of 16 rows, by look-ups."""
+    for block in order:
+        weights.weights_by_tables(tables, numbers, blocks, block, out)
+
+
+@njit(nogil=True)
+def weights_by_planes(planes: Any, numbers: Any, blocks: Any, order: Any, out: Any) -> None:
+    """Weigh Hamming codes, blocks of 16 rows, by four bit planes."""
+    for block in order:
+        weights.weights_by_planes(planes, numbers, blocks, block, out)
 
 
 @njit(nogil=True, fastmath=True)
@@ -103,6 +117,7 @@ def main(arguments: list[str]) -> None:
     report = Report("Look-ups and products", options.output)
     measure_blocks(report, options.dims, sizes, options.rounds)
     measure_tables(report, options.dims, options.rounds)
+    measure_weights(report, options.dims, sizes, options.rounds)
     measure_products(report, options.dims, sizes, options.rounds)
 
 
@@ -176,6 +191,54 @@ def measure_tables(report: Report, dims: Sequence[int], rounds: int) -> None:
             }
             ns = fastest(calls, len(projections), 50, rounds)
             table.row(n_dims, bits, ns["tables"] / 1e3, ns["precise"] / 1e3)
+
+
+def measure_weights(report: Report, dims: Sequence[int], sizes: dict[str, int], rounds: int) -> None:
+    """Measure weights of blocks of 16 rows of Hamming codes."""
+    columns = ["look-ups", "planes", "look-ups 4", "planes 4"]
+    table = report.table(
+        "weights",
+        ["bits", "path", "where", *columns, "quantise us", "tables us"],
+        "ns a block of 16 rows, minimum; 4: for four queries that share it; path: bytes of a word that one instruction "
+        "looks up for 16 rows, 0 if searches use planes; microseconds of a query to quantise it and to make its tables",
+    )
+    for n_bits in dims:
+        for where, n_bytes in sizes.items():
+            ns = times_of_weights(n_bits, n_bytes, rounds)
+            prepared = (ns[name] / 1e3 for name in ("quantise", "tables"))
+            table.row(n_bits, weights.TOGETHER, where, *(ns[name] for name in columns), *prepared)
+
+
+def times_of_weights(n_bits: int, n_bytes: int, rounds: int) -> dict[str, float]:
+    """Return the nanoseconds a block, for blocks all over some memory, and of what is prepared for a query."""
+    rng, n_words = np.random.default_rng(0), -(-n_bits // 64)
+    blocks = rng.integers(0, 2**64, (max(4, n_bytes // (128 * n_words)), n_words, 16), dtype=np.uint64)
+    projections = rng.standard_normal((50, n_bits)).astype(np.float32)
+    quantised = np.zeros((50, 64 * n_words), dtype=np.int8)
+    steps, totals = np.zeros(50, dtype=np.float32), np.zeros(50, dtype=np.int32)
+    levels.quantise(projections, quantised, steps, totals)
+    tables, planes = levels.tables_of(quantised[:4]), levels.planes_of(quantised[:4])
+    out, four = np.zeros((4, 16), dtype=np.int32), (0, 1, 2, 3)
+    ns = fastest(
+        {
+            "look-ups": lambda order: weights_by_tables(tables, (0,), blocks, order, out),
+            "planes": lambda order: weights_by_planes(planes, (0,), blocks, order, out),
+            "look-ups 4": lambda order: weights_by_tables(tables, four, blocks, order, out),
+            "planes 4": lambda order: weights_by_planes(planes, four, blocks, order, out),
+        },
+        len(blocks),
+        500,
+        rounds,
+    )
+    return ns | fastest(
+        {
+            "quantise": lambda _: levels.quantise(projections, quantised, steps, totals),
+            "tables": lambda _: levels.tables_of(quantised),
+        },
+        1,
+        50,
+        rounds,
+    )
 
 
 def measure_products(report: Report, dims: Sequence[int], sizes: dict[str, int], rounds: int) -> None:
