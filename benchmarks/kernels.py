@@ -38,25 +38,25 @@ class Scan:
     """The kernels, with the arrays that they fill."""
 
     def __init__(self, codes: Codes, queries: NDArray[np.uint64], k: int, limit: int = 2**31) -> None:
-        from cbeindex.kernels import selecting
+        from cbeindex.kernels import topk
 
         n = len(queries)
         self._codes, self._queries, self._k, self._limit = codes, queries, k, limit
         self._hidden, self._ranks = np.zeros(0, dtype=np.bool_), np.zeros(0, dtype=np.int32)
         self._limits, self._counts = np.empty((1, n), dtype=np.int64), np.empty((n, 2), dtype=np.int64)
-        self._found = np.empty((n, selecting.room_for(k)), dtype=np.uint64)
+        self._found = np.empty((n, topk.room_for(k)), dtype=np.uint64)
         self.keys = np.empty((n, k), dtype=np.uint64)
 
     def __call__(self) -> None:
         """Find the nearest rows of all queries that are within the limit."""
-        from cbeindex.kernels import scanning, selecting
+        from cbeindex.kernels import hamming, topk
 
         self._limits[:], self._counts[:] = self._limit, 0
-        scanning.scan(
+        hamming.scan(
             self._queries, self._codes.blocks, self._hidden, self._ranks, 0, len(self._codes.rows), self._k,
             self._limits, self._found, self._counts,
         )  # fmt: skip
-        selecting.put_in_order(self._found, self._counts, self.keys)
+        topk.put_in_order(self._found, self._counts, self.keys)
 
 
 def main(arguments: list[str]) -> None:

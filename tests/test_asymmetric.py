@@ -24,13 +24,13 @@ def packed(bits):
 class Case:
     """Random rows and queries, in the forms of the kernels and in plain ones."""
 
-    def __init__(self, n_bits, n_rows, n_queries, seed):
+    def __init__(self, n_bits, n_rows, n_queries, seed, by_row=False):
         rng = np.random.default_rng(seed)
         self.rng, self.n_rows = rng, n_rows
         self.bits = rng.random((n_rows, n_bits)) < 0.5
         self.query_bits = rng.random((n_queries, n_bits)) < 0.5
         self.levels = rng.integers(0, 16, (n_queries, n_bits))
-        self.codes = CodeRows.of(packed(self.bits), n_bits)
+        self.codes = CodeRows.of(packed(self.bits), n_bits, by_row)
         self.queries = packed(self.query_bits)
         self.planes = np.stack([packed((self.levels >> plane) & 1 == 1) for plane in range(4)], axis=1)
 
@@ -40,41 +40,23 @@ class Case:
         return (differ * self.levels[:, np.newaxis]).sum(axis=2)
 
 
-def cases(max_queries=5):
+def cases(max_queries=5, by_row=st.booleans()):  # noqa: B008
     return st.builds(
-        Case, st.sampled_from(WIDTHS), st.sampled_from(SIZES), st.integers(1, max_queries), st.integers(0, 999)
+        Case, st.sampled_from(WIDTHS), st.sampled_from(SIZES), st.integers(1, max_queries), st.integers(0, 999), by_row
     )
 
 
 @settings(max_examples=25)
-@given(case=cases(max_queries=1))
-def test_add_weights(case):
-    n_head = case.codes.n_head
-    expected = case.weights()[0]
-    for block in range(len(case.codes.head)):
-        n = min(512, case.n_rows - 512 * block)
-        out = np.full(512, 7, dtype=np.int32)
-        asymmetric.add_weights(case.queries[0], case.planes[0], 0, case.codes.head[block], n_head, 0, n, out)
-        asymmetric.add_weights_by_row(case.queries[0], case.planes[0], n_head, case.codes.tail, 512 * block, n, out)
-        np.testing.assert_array_equal(out[:n] - 7, expected[512 * block : 512 * block + n])
-        assert (out[-(-n // 16) * 16 :] == 7).all()
-
-
-@settings(max_examples=15)
-@given(case=cases())
-def test_weights_of_a_block(case):
-    """The tails of several queries at once are those of one query after the other."""
-    n_head, n = case.codes.n_head, min(512, case.n_rows)
-    first = len(case.queries) // 2
-    together = np.zeros((len(case.queries) - first, 512), dtype=np.int32)
-    columns = np.zeros((8, 512), dtype=np.uint64)
-    asymmetric.add_weights_of_block(
-        case.queries, case.planes, first, len(case.queries), n_head, case.codes.tail, 0, n, columns, together
-    )
-    for i in range(first, len(case.queries)):
-        out = np.zeros(512, dtype=np.int32)
-        asymmetric.add_weights_by_row(case.queries[i], case.planes[i], n_head, case.codes.tail, 0, n, out)
-        np.testing.assert_array_equal(together[i - first, :n], out[:n])
+@given(case=cases(max_queries=1), data=st.data())
+def test_add_weights(case, data):
+    """Of the rows of some blocks, added to what is there."""
+    blocks = CodeRows.of(packed(case.bits), case.bits.shape[1]).blocks
+    first, last = sorted(data.draw(st.integers(0, len(blocks))) for _ in range(2))
+    out = np.full(16 * len(blocks), 7, dtype=np.int32)
+    asymmetric.add_weights(case.queries[0], case.planes[0], blocks, first, last, out)
+    expected = case.weights()[0][16 * first : 16 * last]
+    np.testing.assert_array_equal(out[: len(expected)] - 7, expected)
+    assert (out[16 * (last - first) :] == 7).all()
 
 
 @settings(max_examples=25)
@@ -82,7 +64,7 @@ def test_weights_of_a_block(case):
 def test_weigh_rows(case, n):
     rows = case.rng.integers(0, case.n_rows, (len(case.queries), n))
     out = np.full(rows.shape, -1, dtype=np.int32)
-    asymmetric.weigh_rows(case.queries, case.planes, case.codes.head, case.codes.tail, rows, out)
+    asymmetric.weigh_rows(case.queries, case.planes, case.codes.blocks, rows, out)
     np.testing.assert_array_equal(out, np.take_along_axis(case.weights(), rows, axis=1))
 
 
@@ -106,7 +88,7 @@ class Estimates:
         self.hidden = np.zeros(0, dtype=np.bool_) if share_hidden is None else rng.random(n_rows) < share_hidden
         self.ranks = rng.permutation(n_rows).astype(np.int32) if is_ranked else np.zeros(0, dtype=np.int32)
         self.before = (
-            case.queries, case.planes, self.totals, self.steps, self.shifts, case.codes.head, case.codes.tail,
+            case.queries, case.planes, self.totals, self.steps, self.shifts, case.codes.blocks,
             *self.rows, self.margins, self.hidden, self.ranks,
         )  # fmt: skip
 
@@ -143,7 +125,7 @@ def test_scan(case, k, is_bounded, data):
 
 
 @settings(max_examples=50)
-@given(case=cases(), n_cells=st.integers(1, 8), k=st.sampled_from([1, 2, 10, 600]), data=st.data())
+@given(case=cases(by_row=st.just(False)), n_cells=st.integers(1, 8), k=st.sampled_from([1, 2, 10, 600]), data=st.data())
 def test_visit(case, n_cells, k, data):
     """What a scan finds among the rows of some cells, which may be empty or reach over several blocks."""
     estimated = data.draw(estimates(st.just(case)))
@@ -156,21 +138,6 @@ def test_visit(case, n_cells, k, data):
     asymmetric.visit(*estimated.before, cells, offsets, keys)
     visited = [[row for cell in some for row in range(offsets[cell], offsets[cell + 1])] for some in cells]
     estimated.check(keys, visited, [np.inf] * n_queries)
-
-
-@settings(max_examples=25)
-@given(case=cases(max_queries=1), data=st.data())
-def test_weights_between_two_rows(case, data):
-    first, last = sorted(16 * data.draw(st.integers(0, 32)) for _ in range(2))
-    word, n_head = data.draw(st.integers(0, case.codes.n_head - 1)), case.codes.n_head
-    head, out = case.codes.head[0], np.full(512, 7, dtype=np.int32)
-    asymmetric.add_weights(case.queries[0], case.planes[0], word, head[word:], n_head - word, first, last, out)
-    xor = head[word:] ^ case.queries[0, word:n_head, np.newaxis]
-    expected = np.full(512, 7)
-    for i in range(4):
-        of_plane = np.bitwise_count(xor & case.planes[0, i, word:n_head, np.newaxis]).sum(axis=0, dtype=np.int64)
-        expected[first:last] += (of_plane << i)[first:last]
-    np.testing.assert_array_equal(out, expected)
 
 
 @given(values=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), min_size=1, max_size=150), data=st.data())

@@ -60,7 +60,7 @@ def early(monkeypatch):
 @pytest.fixture
 def always_cascade(monkeypatch):
     """A cascade that no query leaves for a scan, however many rows survive the head."""
-    tune(monkeypatch, cascade_row_words=1, cascade_row_words_of_few=1)
+    tune(monkeypatch, cascade_block_share=1.0, cascade_block_share_of_few=1.0)
 
 
 @pytest.mark.usefixtures("always_cascade")
@@ -726,8 +726,8 @@ def test_stats():
     stats = index.stats()
     assert stats["encoder"] == "CirculantEncoder(dim=24, n_bits=70, kind='orthogonal', seed=0)"
     assert (stats["fitted"], stats["rows"], stats["removed"], stats["segments"]) == (True, 58, 2, 1)
-    # A block of 512 codes of two words; three float32 and 24 float16 values a row.
-    assert stats["bytes"]["codes"] == 512 * 16
+    # Four blocks of 16 codes of two words; three float32 and 24 float16 values a row.
+    assert stats["bytes"]["codes"] == 4 * 16 * 16
     assert (stats["bytes"]["vectors"], stats["bytes"]["offsets"]) == (60 * 48, 240)
     assert (stats["kind_of_buckets"], stats["bytes"]["buckets"]) == (None, 0)
 
@@ -933,9 +933,9 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
 
 def test_threads_do_not_matter_to_the_cascade(monkeypatch):
     """Its first queries say that it does not pay: those that come after them are scanned, on any number of threads."""
-    tune(monkeypatch, cascade_row_words=1_000)
+    tune(monkeypatch, cascade_block_share=0.2)
     rng = np.random.default_rng(0)
-    rows = rng.standard_normal((1_300, 64)).astype(np.float32)
+    rows = rng.standard_normal((5_000, 64)).astype(np.float32)
     rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))
     queries = np.concatenate([rng.standard_normal((32, 64)), np.tile(rows[0], (64, 1))]).astype(np.float32)
     index = CBEIndex(64, 2_048).fit(rows)

@@ -145,7 +145,7 @@ class Tuning:
     cascade_bits: int = 2048
     cascade_batch_bits: int = 4096
     cascade_share: int = 256
-    # Share of rows that survive the head of the cascade (measured: 0.02 to 0.1).
+    # Share of rows that survive the prefix of the cascade (measured: 0.02 to 0.1).
     cascade_survivor_share: float = 0.05
     # This many queries are a batch. A byte in cells costs a batch as much as this many bytes of a scan, which shares
     # what it reads among queries (measured: 2.7 on Fashion-MNIST, 3.7 on GloVe and on Debian text).
@@ -170,12 +170,12 @@ class Tuning:
     # Queries of a group in range search and in the cascade, which share the rows that are read.
     shared_queries: int = 32
 
-    # Cascade: head distances that a group of queries keeps between the two passes (32 MiB).
+    # Cascade: distances over the prefix that a group of queries keeps between the two passes (64 MiB).
     cascade_values: int = 2**24
-    # A row that survives the head costs as much as this many words of a sequential scan. Measured at 2,048 bits: 28 ns
-    # against 0.1 ns a word in a batch, and 35 ns against 0.6 ns for fewer than `cascade_few_queries` queries.
-    cascade_row_words: int = 280
-    cascade_row_words_of_few: int = 50
+    # If more than this share of the blocks survives the prefix, all blocks are scanned: in a batch, and for fewer than
+    # `cascade_few_queries` queries, which do not share what a scan reads.
+    cascade_block_share: float = 0.5
+    cascade_block_share_of_few: float = 0.75
     cascade_few_queries: int = 4
     # The least queries whose survivors decide whether the cascade pays for the remaining ones.
     cascade_first_queries: int = 8

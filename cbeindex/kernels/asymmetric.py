@@ -7,8 +7,8 @@ distance of a row is
 
     offset + query_offset - factor * product
 
-with two numbers for each row and one for each query (see `distances/estimator.py`). Codes are laid out as in
-`distances.py`. Keys are those of `topk.py`, except that their upper half is a float32 distance whose bits are
+with two numbers for each row and one for each query (see `distances/estimator.py`). Codes are stored as in
+`layout.py`. Keys are those of `topk.py`, except that their upper half is a float32 distance whose bits are
 rearranged to order like an integer.
 """
 
@@ -19,24 +19,19 @@ import numpy as np
 from .._core.typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
 from . import lanes
 from .cells import order_by_cell
-from .distances import transpose_tails
 from .jit import njit
+from .layout import fill_blocks
 from .popcount import popcount64
 from .prefetch import prefetch
 from .topk import keep_smallest, put_ascending
 
 
 @njit(cache=True, nogil=True)
-def add_weights(
-    query: Codes, planes: Codes, word: int, columns: Codes, n_words: int, first: int, last: int, out: Distances
-) -> None:
-    """Add to `out` the weights of rows [first, last) over the words from `word` on.
-
-    `columns`, (n_words or more, 512), holds the words of the rows, word by word. `first` is a multiple of 16, and the
-    kernel reads and writes up to the multiple of 16 after `last`.
-    """
-    for row in range(first, last, 16):
-        lanes.add_weights(query, planes, word, columns, n_words, row, out)
+def add_weights(query: Codes, planes: Codes, blocks: Codes, first: int, last: int, out: Distances) -> None:
+    """Add to `out` the weights of the rows of blocks [first, last), from the first row of the first block on."""
+    for block in range(first, last):
+        part = out[16 * (block - first) : 16 * (block - first) + 16]
+        lanes.add_weights(query, planes, 0, blocks[block], blocks.shape[1], 0, part)
 
 
 @njit(cache=True, nogil=True)
@@ -53,37 +48,8 @@ def weight_of_words(words: Codes, query: Codes, p0: Codes, p1: Codes, p2: Codes,
 
 
 @njit(cache=True, nogil=True)
-def add_weights_by_row(
-    query: Codes, planes: Codes, n_head: int, tail: Codes, first_row: int, n_rows: int, out: Distances
-) -> None:
-    """Add the tail weights of `n_rows` rows to `out`, row by row."""
-    query_tail = query[n_head:]
-    p0, p1, p2, p3 = planes[0, n_head:], planes[1, n_head:], planes[2, n_head:], planes[3, n_head:]
-    for row in range(n_rows):
-        if tail.shape[1] > 0:
-            out[row] += weight_of_words(tail[first_row + row], query_tail, p0, p1, p2, p3)
-
-
-@njit(cache=True, nogil=True)
-def add_weights_of_block(
-    queries: Codes, planes: Codes, first: int, last: int, n_head: int, tail: Codes, first_row: int, n_rows: int,
-    columns: Codes, out: Distances,
-) -> None:  # fmt: skip
-    """Add the tail weights of a block for queries [first, last), transposed into the layout of the head.
-
-    `columns`, (8, 512), is scratch memory.
-    """
-    n_tail = tail.shape[1]
-    for begin in range(0, n_tail, 8):
-        n_words = min(8, n_tail - begin)
-        transpose_tails(tail, first_row, n_rows, begin, n_words, columns, 0)
-        for query in range(first, last):
-            add_weights(queries[query], planes[query], n_head + begin, columns, n_words, 0, n_rows, out[query - first])
-
-
-@njit(cache=True, nogil=True)
 def scan(
-    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
+    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, codes: Codes,
     offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, start: int,
     stop: int, bounds: Floats, keys: Keys,
 ) -> None:  # fmt: skip
@@ -93,31 +59,26 @@ def scan(
     (n_queries, k), is padded with the largest uint64. `start` is a multiple of 512.
     """
     n_queries, k = keys.shape
-    n_head = head.shape[1]
-    slack = min(k, 256)
+    is_by_row, slack = codes.shape[2] == 1, min(k, 256)
+    own = np.zeros((32 if is_by_row else 0, codes.shape[1], 16), dtype=np.uint64)
     found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
     counts = np.zeros(n_queries, dtype=np.int64)
     nearest = bounds.copy()
     weights = np.empty((min(n_queries, 32), 512), dtype=np.int32)
-    columns = np.zeros((8, 512), dtype=np.uint64)
     distances = np.empty(512, dtype=np.float32)
     for block in range(start // 512, (stop + 511) // 512):
         first_row = block * 512
         n_rows = min(512, stop - first_row)
         row_offsets, row_factors = offsets[first_row : first_row + n_rows], factors[first_row : first_row + n_rows]
         row_spreads = spreads[first_row : first_row + n_rows]
+        if is_by_row:
+            fill_blocks(codes, first_row, first_row + n_rows, own)
+        blocks = own if is_by_row else codes[32 * block : 32 * block + 32]
         for first in range(0, n_queries, 32):
             last = min(first + 32, n_queries)
             for query in range(first, last):
                 weights[query - first] = 0
-                add_weights(queries[query], planes[query], 0, head[block], n_head, 0, n_rows, weights[query - first])
-            if last - first < 4:  # transposing does not pay off for fewer than 4 queries
-                for query in range(first, last):
-                    add_weights_by_row(
-                        queries[query], planes[query], n_head, tail, first_row, n_rows, weights[query - first]
-                    )
-            else:
-                add_weights_of_block(queries, planes, first, last, n_head, tail, first_row, n_rows, columns, weights)
+                add_weights(queries[query], planes[query], blocks, 0, (n_rows + 15) // 16, weights[query - first])
             for query in range(first, last):
                 weight, total, step = weights[query - first], totals[query], steps[query]
                 shift, margin = query_offsets[query], margins[query]
@@ -136,13 +97,13 @@ def scan(
 
 @njit(cache=True, nogil=True)
 def visit(
-    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
+    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, codes: Codes,
     offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, cells: Rows,
     cell_offsets: Rows, keys: Keys,
 ) -> None:  # fmt: skip
     """Write to `keys`, for each query, the keys of its nearest rows in its cells, ascending, as `scan` does."""
     n_queries, k = keys.shape
-    n_head, n_probes = head.shape[1], cells.shape[1]
+    n_probes = cells.shape[1]
     slack = min(k, 256)
     found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
     counts = np.zeros(n_queries, dtype=np.int64)
@@ -154,13 +115,10 @@ def visit(
         total, step, shift, margin = totals[query], steps[query], query_offsets[query], margins[query]
         row, stop = cell_offsets[cell], cell_offsets[cell + 1]
         while row < stop:
-            block, at = row // 512, row % 512
-            first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
-            weights[first:last] = 0
-            add_weights(queries[query], planes[query], 0, head[block], n_head, first, last, weights)
-            n = min(stop, block * 512 + 512) - row
+            first, at, n = row // 16, row % 16, min(512 - row % 16, stop - row)
+            weights[: at + n + 15] = 0
+            add_weights(queries[query], planes[query], codes, first, (row + n + 15) // 16, weights)
             weight = weights[at : at + n]
-            add_weights_by_row(queries[query], planes[query], n_head, tail, row, n, weight)
             row_offsets, row_factors, row_spreads = (
                 offsets[row : row + n],
                 factors[row : row + n],
@@ -223,24 +181,18 @@ def float_of_key(key: Any) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def weigh_rows(queries: Codes, planes: Codes, head: Codes, tail: Codes, rows: Rows, out: Distances) -> None:
+def weigh_rows(queries: Codes, planes: Codes, codes: Codes, rows: Rows, out: Distances) -> None:
     """Write the weights of the rows of each query to `out`; `rows` and `out` are (n_queries, any)."""
-    n_head, n_tail = head.shape[1], tail.shape[1]
-    words = np.empty(n_head, dtype=np.uint64)
+    n_words, size = codes.shape[1], codes.shape[2]
+    words, step = np.empty(n_words, dtype=np.uint64), 8 if size == 1 else 1  # words in a cache line
     for query in range(rows.shape[0]):
         q, p = queries[query], planes[query]
-        query_tail = q[n_head:]
-        t0, t1, t2, t3 = p[0, n_head:], p[1, n_head:], p[2, n_head:], p[3, n_head:]
         for i in range(rows.shape[1]):
-            row = rows[query, i]
             if i + 8 < rows.shape[1]:
-                for w in range(0, n_tail, 8):
-                    prefetch(tail, rows[query, i + 8] * n_tail + w)
-                for w in range(n_head):
-                    prefetch(head, (rows[query, i + 8] // 512 * n_head + w) * 512 + rows[query, i + 8] % 512)
-            for w in range(n_head):
-                words[w] = head[row // 512, w, row % 512]
-            weight = weight_of_words(words, q[:n_head], p[0, :n_head], p[1, :n_head], p[2, :n_head], p[3, :n_head])
-            if n_tail > 0:
-                weight += weight_of_words(tail[row], query_tail, t0, t1, t2, t3)
-            out[query, i] = weight
+                block, at = rows[query, i + 8] // size, rows[query, i + 8] % size
+                for w in range(0, n_words, step):
+                    prefetch(codes, (block * n_words + w) * size + at)
+            block, at = rows[query, i] // size, rows[query, i] % size
+            for w in range(n_words):
+                words[w] = codes[block, w, at]
+            out[query, i] = weight_of_words(words, q, p[0], p[1], p[2], p[3])

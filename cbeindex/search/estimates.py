@@ -41,7 +41,7 @@ def distances(segment: Segment, queries: EncodedQueries, rows: Rows, n_threads: 
     def task(start: int, stop: int) -> None:
         some = slice(start, stop)
         kernels.asymmetric.weigh_rows(
-            queries.codes[some], queries.planes[some], codes.head, codes.tail, rows[some], weights[some]
+            queries.codes[some], queries.planes[some], codes.blocks, rows[some], weights[some]
         )
 
     for_each_chunk(task, len(rows), 8, n_threads)
@@ -68,7 +68,7 @@ def _scan(
             which = slice(first, first + step)
             q = queries.some(which)
             kernels.asymmetric.scan(
-                q.codes, q.planes, q.totals, q.steps, q.offsets, codes.head, codes.tail, columns["offsets"],
+                q.codes, q.planes, q.totals, q.steps, q.offsets, codes.blocks, columns["offsets"],
                 columns["factors"], columns["spreads"], margins[which], view.hidden, ranks, starts[part],
                 min(starts[part] + task_rows, n_rows), bounds[which], keys[part, which],
             )  # fmt: skip

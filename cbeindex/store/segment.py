@@ -142,8 +142,7 @@ class Segment:
 
     def take(self, rows: Rows, names: Collection[str] | None = None) -> Segment:
         """Copy some rows, in the order of ids, to a segment without buckets, with all columns or those in `names`."""
-        codes = CodeRows.empty(len(rows), 64 * (self.codes.n_head + self.codes.tail.shape[1]))
-        codes.write(0, self.codes.take(rows))
+        codes = CodeRows.of(self.codes.take(rows), 64 * self.codes.n_words)
         columns = {name: self.columns[name][rows] for name in (self.columns if names is None else names)}
         return Segment(self.ids[rows], codes, columns, self.removed[rows] if self.removed.size else NOT_HIDDEN)
 
