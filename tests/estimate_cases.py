@@ -29,12 +29,12 @@ def levels_of(projections):
 class Case:
     """Random rows and queries, in the forms of the kernels and in plain ones; `most` is the largest level."""
 
-    def __init__(self, n_bits, n_rows, n_queries, most, seed):
+    def __init__(self, n_bits, n_rows, n_queries, most, seed, by_row=False):
         rng = np.random.default_rng(seed)
         self.rng, self.n_rows, self.n_queries = rng, n_rows, n_queries
         self.bits = rng.random((n_rows, n_bits)) < 0.5
         self.signed = rng.integers(-most, most, (n_queries, n_bits), endpoint=True)
-        self.blocks = blocks_of(packed(self.bits))
+        self.blocks = packed(self.bits)[:, :, np.newaxis] if by_row else blocks_of(packed(self.bits))
         self.levels = np.zeros((n_queries, 64 * self.blocks.shape[1]), dtype=np.int8)
         self.levels[:, :n_bits] = self.signed
         self.totals = np.abs(self.signed).sum(axis=1, dtype=np.int32)

@@ -38,8 +38,8 @@ def by_tables(tables, numbers, blocks, block, out):
 
 
 @njit(nogil=True)
-def estimated(sides, numbers, blocks, block, of_rows, of_queries, totals, bounds, out):
-    return weights.estimates_within(sides, numbers, blocks, block, of_rows, of_queries, totals, bounds, out)
+def estimated(sides, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out):
+    return weights.estimates_within(sides, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out)
 
 
 cases = st.builds(
@@ -88,8 +88,9 @@ def test_estimates_within_bounds(case, data):
         for block in range(len(case.blocks)):
             out = np.full((len(numbers), 16), 7, dtype=np.float32)
             found = estimated(
-                sides, numbers, case.blocks, block, estimates.of_rows, estimates.of_queries, case.totals, bounds, out
-            )
+                sides, numbers, case.blocks, block, 16 * block, estimates.of_rows, estimates.of_queries, case.totals,
+                bounds, out,
+            )  # fmt: skip
             here = estimates.distances[list(numbers), 16 * block : 16 * block + 16]
             is_near = here <= bounds[list(numbers), np.newaxis]
             places = [16 * i + row for i, row in np.argwhere(is_near).tolist()]

@@ -14,8 +14,8 @@ Numbers: TypeAlias = NDArray[Any]
 """Stored values: float32, or float16 as uint16."""
 
 # Sums are accumulated in float64 and in any order: their error is far below the resolution of float32. Sums in float32,
-# which take half the time, rule out most candidates first. LLVM's own vectors of them, fused and added in any order, take
-# two thirds of the time of the sums in a fixed order of `dots.py` (384 and 784 dimensions, float32 and float16).
+# which take half the time, rule out most candidates first. Loops that LLVM vectorises, with fused operations in any
+# order, take two thirds of the time of the sums in a fixed order of `dots.py` (384 and 784 dimensions).
 
 
 @njit(cache=True, nogil=True, fastmath=True)

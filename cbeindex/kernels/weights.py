@@ -76,8 +76,8 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             out[i] = np.take_along_axis(of_query, nibbles, axis=4).sum(axis=(0, 1, 2, 3), dtype=np.int32)
 
     def estimates_within(
-        sides: Any, numbers: Any, blocks: Any, block: int, of_rows: Any, of_queries: Any, totals: Any, bounds: Any,
-        out: Any,
+        sides: Any, numbers: Any, blocks: Any, block: int, first: int, of_rows: Any, of_queries: Any, totals: Any,
+        bounds: Any, out: Any,
     ) -> Any:  # fmt: skip
         """Tell which rows of a block have estimates within bounds: bit 16 * i + row for query numbers[i].
 
@@ -85,6 +85,8 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         ----------
         sides, numbers, blocks, block
             As for `weights_by_planes`; `sides` from `sides_of`.
+        first : int
+            Number of the first row of the block.
         of_rows : tuple of three float32 arrays of shape (n_rows,)
             Offsets, factors, spreads.
         of_queries : tuple of three float32 arrays of shape (n_queries,)
@@ -95,7 +97,7 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         """
         weights = np.empty((len(numbers), 16), dtype=np.int32)
         weights_by_planes(sides, numbers, blocks, block, weights)
-        offsets, factors, spreads = (values[16 * block : 16 * block + 16] for values in of_rows)
+        offsets, factors, spreads = (values[first : first + 16] for values in of_rows)
         found, n = 0, len(offsets)
         for i, number in enumerate(numbers):
             step, shift, margin = (values[number] for values in of_queries)
@@ -255,12 +257,11 @@ else:
 
         def __init__(self, code: VectorCode, signature: Any, arguments: Any) -> None:
             self._code, self._signature, self._arguments = code, signature, arguments
-            block, builder = arguments[3], code.builder
-            kinds, arrays = signature.args[4].types, cgutils.unpack_tuple(builder, arguments[4])
-            n_rows = code.shape(kinds[0], arrays[0])[0]
-            self._n_left = builder.sub(n_rows, builder.mul(block, I64(16)))
+            first, builder = arguments[4], code.builder
+            kinds, arrays = signature.args[5].types, cgutils.unpack_tuple(builder, arguments[5])
+            self._n_left = builder.sub(code.shape(kinds[0], arrays[0])[0], first)
             self._offsets, self._factors, self._spreads = (
-                code.load_some(_FLOATS, code.at(code.address(kind, array), block, 64), self._n_left)
+                code.load_some(_FLOATS, code.at(code.address(kind, array), first, 4), self._n_left)
                 for kind, array in zip(kinds, arrays, strict=True)
             )
 
@@ -273,12 +274,12 @@ else:
         def of_query(self, number: Any, weights: Any) -> tuple[Any, Any]:
             """Return the estimates of a query, and the flags of those within its bound."""
             code, builder = self._code, self._code.builder
-            kinds, arrays = self._signature.args[5].types, cgutils.unpack_tuple(builder, self._arguments[5])
+            kinds, arrays = self._signature.args[6].types, cgutils.unpack_tuple(builder, self._arguments[6])
             step, shift, margin = (
                 self._value(kind, array, number, F32) for kind, array in zip(kinds, arrays, strict=True)
             )
-            total = self._value(self._signature.args[6], self._arguments[6], number, I32)
-            bound = self._value(self._signature.args[7], self._arguments[7], number, F32)
+            total = self._value(self._signature.args[7], self._arguments[7], number, I32)
+            bound = self._value(self._signature.args[8], self._arguments[8], number, F32)
             doubled = builder.shl(weights, code.filled(_ROWS, 1))
             products = builder.fmul(step, builder.sitofp(builder.sub(total, doubled), _FLOATS))
             near = builder.fsub(builder.fadd(self._offsets, shift), builder.fmul(self._factors, products))
@@ -292,8 +293,8 @@ else:
 
     @intrinsic
     def estimates_within(
-        typing_context: Any, sides: Any, numbers: Any, blocks: Any, block: Any, of_rows: Any, of_queries: Any,
-        totals: Any, bounds: Any, out: Any,
+        typing_context: Any, sides: Any, numbers: Any, blocks: Any, block: Any, first: Any, of_rows: Any,
+        of_queries: Any, totals: Any, bounds: Any, out: Any,
     ) -> Any:  # fmt: skip
         """Tell which rows of a block have estimates within bounds: bit 16 * i + row for query numbers[i]."""
 
@@ -310,14 +311,13 @@ else:
             with cgutils.if_unlikely(builder, builder.icmp_unsigned("!=", code.bits(any_of_them), I64(0))):
                 exists = estimates.exists()
                 for i, (values, flags) in enumerate(near):
-                    code.store(values, code.row(signature.args[8], arguments[8], I64(i)))
+                    code.store(values, code.row(signature.args[9], arguments[9], I64(i)))
                     bits = code.bits(builder.and_(flags, exists))
                     builder.store(builder.or_(builder.load(found), builder.shl(bits, I64(16 * i))), found)
             return builder.load(found)
 
-        return types.uint64(
-            sides, numbers, blocks, types.int64, of_rows, of_queries, totals, bounds, out
-        ), generate  # fmt: skip
+        index = types.int64
+        return types.uint64(sides, numbers, blocks, index, index, of_rows, of_queries, totals, bounds, out), generate
 
 
 @njit(cache=True, nogil=True)
