@@ -5,8 +5,9 @@ Blocks are those of `blocks.py`: word w of row 16 * b + i is `blocks[b, w, i]`. 
 
 - Look-ups: the 128 bytes of a word are transposed in registers, so that byte j of all 16 rows lies side by side; then
   one instruction looks up the nibbles of 16 rows (NEON, SSSE3), of 16 rows in two bytes (AVX2) or in four (AVX-512).
-- Planes, AND and POPCNT, where there is no instruction for look-ups. Where VPOPCNTDQ counts eight words at a time,
-  they take 2.0 to 2.6 times as long as look-ups (Zen 5, 384 and 784 bits, 1 and 4 queries; `benchmarks lookups`).
+- Planes, AND and POPCNT, where there is no instruction for look-ups. Where VPOPCNTDQ counts eight words at a time they
+  take 0.95 to 1.2 times as long as look-ups for one query and 1.05 to 1.55 times for four (Zen 5, 128 to 4,096 bits;
+  `python -m benchmarks lookups`), so look-ups serve there too. As AVX2 they take 1.9 to 2.3 and 3.5 to 4.1 times.
 
 `sides` are the tables or planes of queries, whichever `sides_of` makes for the processor. The estimate of a row is
 
