@@ -33,7 +33,7 @@ class Cascade:
         self.least = np.zeros((n_queries, n_blocks), dtype=np.uint16)
         for begin in range(0, n_blocks, 7):  # in parts, as threads do
             end = min(begin + 7, n_blocks)
-            cascade.prefix_scan(queries, self.blocks, hidden, ends[0], begin, end, self.prefix, self.least)
+            cascade.prefix_scan(queries, self.blocks, hidden, ends[0], begin, end, 1, self.prefix, self.least)
 
     def first_bound(self, query):
         """Return what the kernel returns, the limits of stages, and what was found."""
@@ -136,6 +136,27 @@ def test_ties_in_blocks_that_are_read_late():
     keys, n_read = run.nearest(0)
     assert n_read == 80
     np.testing.assert_array_equal(keys, [8 << 32, 8 << 32 | 16, 8 << 32 | 32])
+
+
+@pytest.mark.parametrize(("step", "k"), [(1, 1), (1, 3), (4, 4), (4, 13)])
+def test_survivors_of_a_sample(step, k):
+    """Those within a quarter of the distance, over a quarter of the words, of the row at a rank; none is hidden."""
+    words = np.full((16 * 100, 4), 2**64 - 1, dtype=np.uint64)
+    words[::16, 1:] = 0
+    words[::16, 1] = 2**40 - 1
+    for block in range(100):
+        words[16 * block, 0] = 2 ** min(block // 4, 64) - 1 if block % 4 == 0 else 2**64 - 1
+    hidden = np.zeros(len(words), dtype=np.bool_)
+    hidden[0] = True
+    queries = np.zeros((2, 4), dtype=np.uint64)
+    queries[1] = 2**64 - 1  # rows of ones are in every block
+    run, n_left = Cascade(queries, words, hidden, NO_RANKS, 1, (1, 4)), np.zeros(2, dtype=np.int64)
+    run.prefix[:], run.least[:] = -1, 0
+    cascade.prefix_scan(queries, run.blocks, hidden, 1, 0, 100, step, run.prefix, run.least)
+    cascade.count_survivors(queries, run.blocks, run.prefix, run.least, step, len(words), k, 256, run.ends, 0.0, n_left)
+    # Blocks 4, 8, ... have 1, 2, ... ones in the first word, and 40 in the second.
+    limit = (40 + max(1, k // step)) // 4
+    assert n_left.tolist() == [limit, -(-100 // step)]
 
 
 def test_few_blocks_are_read():

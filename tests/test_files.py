@@ -389,8 +389,8 @@ def large(request, path):
     return index if request.param == "in memory" else BinaryIndex.load(path, mmap=request.param == "mapped")
 
 
-# The head of a segment has room for 512 rows at least, 8 bytes of each; a footer of few sections has some hundred.
-BLOCK_BYTES, FOOTER_BYTES = 512 * 8, 1500
+# A block of a segment has room for 16 rows, 8 bytes of each; a footer of few sections has some hundred bytes.
+BLOCK_BYTES, FOOTER_BYTES = 16 * 8, 1500
 
 
 class TestAppending:

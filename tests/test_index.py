@@ -19,7 +19,7 @@ from tests.small import small_buckets, tune
 from tests.vector_oracles import clustered
 
 METRIC_NAMES = ("cosine", "l2", "ip")
-# Below and above the dimension, 512 bits (where codes are no longer short) and 1,024 bits (where codes get a tail and
+# Below and above the dimension, 512 bits (where codes are no longer short) and 1,024 bits (where codes are long and
 # the cascade begins).
 SHAPES = [(24, 16), (24, 64), (24, 600), (24, 1_100)]
 N = 60
@@ -59,7 +59,7 @@ def early(monkeypatch):
 
 @pytest.fixture
 def always_cascade(monkeypatch):
-    """A cascade that no query leaves for a scan, however many rows survive the head."""
+    """A cascade that no query leaves for a scan, however many blocks survive the prefix."""
     tune(monkeypatch, cascade_block_share=1.0, cascade_block_share_of_few=1.0)
 
 
@@ -147,7 +147,7 @@ class TestAgainstBruteForce:
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     @pytest.mark.parametrize("kept", ["float32", "float16"])
     def test_the_cascade_and_exact_distances(self, metric, kept):
-        """Tight clusters of twenty rows: heads rule out other clusters, and the candidates are a whole cluster."""
+        """Tight clusters of twenty rows: prefixes rule out other clusters, and the candidates are a whole cluster."""
         rng = np.random.default_rng(4)
         centres = rng.standard_normal((150, 32))
         centres *= 4 / np.linalg.norm(centres, axis=1, keepdims=True)  # so that the nearest by "ip" are in the cluster

@@ -175,9 +175,12 @@ class Tuning:
     cascade_values: int = 2**24
     # If more than this share of the blocks survives the prefix, all blocks are scanned: in a batch, and for fewer than
     # `cascade_few_queries` queries, which do not share what a scan reads.
-    cascade_block_share: float = 0.5
-    cascade_block_share_of_few: float = 0.75
+    cascade_block_share: float = 0.3
+    cascade_block_share_of_few: float = 0.6
     cascade_few_queries: int = 4
+    # The blocks of the sample that tells whether this is so: as many, and one in so many. Their prefixes are read.
+    cascade_sample_blocks: int = 128
+    cascade_sample_share: int = 64
     # The least queries whose survivors decide whether the cascade pays for the remaining ones.
     cascade_first_queries: int = 8
 

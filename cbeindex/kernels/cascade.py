@@ -3,8 +3,9 @@
 First, the distances of all rows over their first words are noted, and the least of each block (`prefix_scan`). The
 blocks that are nearest there are read wholly and give a bound on the k-th distance (`first_bound`). If the differing
 bits of a row lie anywhere with equal chance, its count over some words is hypergeometric. A block is left when all its
-rows exceed the mean of a row at the bound by some standard deviations (`measure_blocks`). Where that leaves too few
-blocks, a scan continues from the distances that are known (`scan_rest`), so nothing is counted twice.
+rows exceed the mean of a row at the bound by some standard deviations (`measure_blocks`). Where too many blocks remain,
+a scan continues from the distances that are known (`scan_rest`), so nothing is counted twice. A sample of blocks tells
+beforehand whether that is likely (`count_survivors`).
 
 The first words of a block are contiguous, so reading them reads nothing else; on codes of images, a copy of the first
 words of all rows would be no faster. Blocks are those of `blocks.py`; keys, `hidden` and `ranks` those of `topk.py`.
@@ -20,7 +21,7 @@ from .._core.typing import Codes, Distances, Keys, LeastDistances, Mask, Ranks, 
 from .blocks import distances_within, planes_of, prefix_distances
 from .jit import njit
 from .popcount import popcount64
-from .topk import settle
+from .topk import keep_smallest, settle
 
 
 @njit(cache=True, nogil=True)
@@ -53,33 +54,33 @@ def hide_rows(hidden: Mask, block: int, n_queries: int, prefix: Distances, least
 
 @njit(cache=True, nogil=True)
 def prefix_scan(
-    queries: Codes, blocks: Codes, hidden: Mask, n_words: int, begin: int, end: int, prefix: Distances,
+    queries: Codes, blocks: Codes, hidden: Mask, n_words: int, begin: int, end: int, step: int, prefix: Distances,
     least: LeastDistances,
 ) -> None:  # fmt: skip
-    """Put the distances of blocks [begin, end) over their first `n_words` words into `prefix`, and the least of each.
+    """Put the distances of blocks range(begin, end, step) over their first words into `prefix`, and the least of each.
 
     `least`, (n_queries, n_blocks), is uint16.
     """
     n_queries = queries.shape[0]
     planes = planes_of(queries)
     # Memory is asked for some blocks ahead, as it is read by 4 KiB; as many blocks as fit the cache serve all queries.
-    ahead = 128 * blocks.shape[1] * max(1, 4096 // (128 * n_words))
-    group = max(1, 65536 // (128 * n_words))
+    ahead = 128 * blocks.shape[1] * max(1, 4096 // (128 * n_words)) * step
+    group = max(1, 65536 // (128 * n_words)) * step
     for first in range(begin, end, group):
         query, last = 0, min(first + group, end)
         while query + 4 <= n_queries:
             four = query, query + 1, query + 2, query + 3
-            for block in range(first, last):
+            for block in range(first, last, step):
                 at = block * n_queries + query
                 prefix_distances(planes, four, blocks, block, 0, n_words, ahead, least, prefix, at)
             query += 4
         while query < n_queries:
-            for block in range(first, last):
+            for block in range(first, last, step):
                 at = block * n_queries + query
                 prefix_distances(planes, (query,), blocks, block, 0, n_words, ahead, least, prefix, at)
             query += 1
         if hidden.size > 0:
-            for block in range(first, last):
+            for block in range(first, last, step):
                 hide_rows(hidden, block, n_queries, prefix, least)
 
 
@@ -143,6 +144,51 @@ def measure_blocks(
 
 
 @njit(cache=True, nogil=True)
+def count_within(least: LeastDistances, step: int, n_within: Rows) -> None:
+    """Count blocks 0, step, ... whose least distance is at most 0, 1, 2, ...; the last count is that of all of them."""
+    last = n_within.size - 1
+    n_within[:] = 0
+    for block in range(0, least.size, step):
+        n_within[min(int(least[block]), last)] += 1
+    for distance in range(last):
+        n_within[distance + 1] += n_within[distance]
+
+
+@njit(cache=True, nogil=True)
+def count_survivors(
+    queries: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, step: int, n_rows: int, k: int,
+    n_bits: int, ends: Rows, z: float, n_left: Rows,
+) -> None:  # fmt: skip
+    """Count how many of blocks 0, step, ... each query would read; `prefix_scan` has been there.
+
+    The k-th distance is taken to be that of rank k / step in the sample, among the blocks nearest over the prefix.
+    """
+    n_queries, n_words, last = queries.shape[0], blocks.shape[1], ends.size - 1
+    rank, n_first = max(1, k // step), 8 + k // (2 * step)
+    planes, limits = planes_of(queries), np.full((ends.size, n_queries), 1 << 29, dtype=np.int64)
+    distances, n_within = np.empty((1, 16), dtype=np.int32), np.empty(64 * ends[0] + 2, dtype=np.int64)
+    near = np.empty(32 * n_first, dtype=np.uint64)
+    for query in range(n_queries):
+        count_within(least[query], step, n_within)
+        n_all, reach, n_near, block = n_within[n_within.size - 1], 0, 0, 0
+        while n_within[reach] < min(n_first, n_all):
+            reach += 1
+        while block < blocks.shape[0] and n_near + 16 <= near.size:
+            if least[query, block] <= reach:
+                distances[0] = prefix[block * n_queries + query]
+                distances_within(planes, (query,), blocks, block, ends[0], n_words, 0, limits, last, distances, 0)
+                for i in range(min(16, n_rows - 16 * block)):
+                    near[n_near] = np.uint64(min(int(distances[0, i]), n_bits))  # hidden rows are farther
+                    n_near += 1
+            block += step
+        distance = n_bits  # if all rows are hidden
+        if n_near > 0:
+            distance = int(np.int64(keep_smallest(near, n_near, min(rank, n_near))))
+        set_stage_limits(distance, n_bits, ends, z, limits, query)
+        n_left[query] = n_within[min(limits[0, query], n_within.size - 2)]
+
+
+@njit(cache=True, nogil=True)
 def first_bound(
     query_code: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, n_rows: int, ranks: Ranks,
     k: int, n_bits: int, ends: Rows, z: float, limits: Rows, found: Keys, counts: Rows,
@@ -154,11 +200,8 @@ def first_bound(
     which blocks were read, and how many.
     """
     of_query, last, most = least[query], ends.size - 1, 64 * ends[0] + 1  # hidden rows are beyond
-    n_within = np.zeros(most + 1, dtype=np.int64)
-    for block in range(of_query.size):
-        n_within[min(np.int64(of_query[block]), most)] += 1
-    for distance in range(most):
-        n_within[distance + 1] += n_within[distance]
+    n_within = np.empty(most + 1, dtype=np.int64)
+    count_within(of_query, 1, n_within)
     limits[:] = n_bits
     reach, n_read, n_first, n_enough = np.int64(-1), 0, k // 8 + 8, 2 * k + 32
     while reach < min(most, limits[0, 0]) and (reach < 0 or n_within[reach] < n_enough):

@@ -6,6 +6,7 @@ distance, assuming that differing bits are spread evenly over the code.
 
 from __future__ import annotations
 
+import functools
 import sys
 from statistics import NormalDist
 from typing import NamedTuple
@@ -42,6 +43,7 @@ class Checks(NamedTuple):
     z: float
 
     @classmethod
+    @functools.lru_cache(maxsize=64)
     def of(cls, n_bits: int, miss: float) -> Checks:
         """Place a check after the prefix, and one each time the number of compared words has doubled."""
         whole = n_words(n_bits)
@@ -62,9 +64,9 @@ def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys,
     """Find the nearest rows of each query, comparing the whole code of few rows.
 
     A row at the k-th distance is missed with a probability of about `miss`, nearer rows with less. A query whose prefix
-    rules out too few rows is scanned: its distances over the prefix are known, so both together cost about a scan. If
-    most of the first queries are, all remaining ones are scanned too. So the missed rows may depend on the other
-    queries of the batch, but not on the number of threads.
+    rules out too few rows is scanned. A sample of the rows tells most of the time, at the cost of some hundredths of a
+    scan. If most of the first queries are scanned, all remaining ones are too. So the missed rows may depend on the
+    other queries of the batch, but not on the number of threads.
 
     Returns
     -------
@@ -105,7 +107,7 @@ class _Cascade:
     """The cascade over one view."""
 
     def __init__(self, view: View, queries: CodeQueries, miss: float) -> None:
-        self._hidden, self._ranks, self._n_rows = view.hidden, view.part.ranks, view.part.n_rows
+        self._view, self._hidden, self._ranks, self._n_rows = view, view.hidden, view.part.ranks, view.part.n_rows
         self._blocks, self._n_visible = view.part.codes.blocks, view.n_visible
         self._n_bits, self._k = queries.n_bits, min(queries.k, view.part.n_rows)
         self._checks = Checks.of(queries.n_bits, miss)
@@ -120,19 +122,36 @@ class _Cascade:
             np.empty((n_blocks * n_queries, BLOCK_ROWS), dtype=np.int32),
             np.empty((n_queries, n_blocks), dtype=np.uint16),
         )
+        n_survivors[:] = _SCANNED
+        promising = self._promising(queries, known)
+        if 2 * len(promising) > n_queries:  # otherwise a scan from the first word on costs less
 
-        def compare_prefixes(begin: int, end: int) -> None:
-            kernels.cascade.prefix_scan(
-                queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, *known
-            )
+            def compare_prefixes(begin: int, end: int) -> None:
+                kernels.cascade.prefix_scan(
+                    queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, 1, *known
+                )
 
-        for_each_chunk(compare_prefixes, n_blocks, self._blocks_per_task(n_threads), n_threads)
-        limits = np.empty((1, n_queries), dtype=np.int64)
-        for i in range(n_queries):
-            n_survivors[i] = self._search_one(queries, i, known, keys[i], limits, n_threads)
-        left = np.flatnonzero(n_survivors == _SCANNED)
-        if left.size:
-            keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
+            for_each_chunk(compare_prefixes, n_blocks, self._blocks_per_task(n_threads), n_threads)
+            limits = np.full((1, n_queries), self._n_bits)
+            for i in promising:
+                n_survivors[i] = self._search_one(queries, int(i), known, keys[i], limits, n_threads)
+            left = np.flatnonzero(n_survivors == _SCANNED)
+            if left.size:
+                keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
+        else:
+            keys[:] = scan.nearest(self._view, queries).packed
+
+    def _promising(self, queries: CodeQueries, known: _Prefixes) -> Rows:
+        """Return the queries for which a sample of blocks says that few of them survive."""
+        n_blocks, n_left = len(self._blocks), np.empty(len(queries), dtype=np.int64)
+        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
+        kernels.cascade.prefix_scan(
+            queries.codes, self._blocks, self._hidden, self._checks.ends[0], 0, n_blocks, step, *known
+        )
+        kernels.cascade.count_survivors(
+            queries.codes, self._blocks, *known, step, self._n_rows, self._k, self._n_bits, *self._checks, n_left
+        )
+        return np.flatnonzero(n_left * step <= self._most_blocks)
 
     def _search_one(
         self, queries: CodeQueries, i: int, known: _Prefixes, keys: Keys, limits: Rows, n_threads: int
