@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llvmlite import ir
 
-from cbeindex.kernels import levels, weights
+from cbeindex.kernels import blockestimates, levels, weights
 from cbeindex.kernels.jit import njit
 from cbeindex.kernels.vectorcode import VectorCode
 from tests.conftest import COMPILED
@@ -38,8 +38,10 @@ def by_tables(tables, numbers, blocks, block, out):
 
 
 @njit(nogil=True)
-def estimated(sides, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out):
-    return weights.estimates_within(sides, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out)
+def estimated(prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out):
+    return blockestimates.estimates_within(
+        prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out
+    )
 
 
 cases = st.builds(
@@ -52,11 +54,11 @@ cases = st.builds(
 @given(case=cases)
 def test_weights_of_a_block(n_queries, case):
     """Equal by look-ups and by planes to the sums of levels, for queries in any order."""
-    expected, sides = case.weights(), (levels.planes_of(case.levels), levels.tables_of(case.levels))
+    expected, prepared = case.weights(), (levels.planes_of(case.levels), levels.tables_of(case.levels))
     case.blocks.flags.writeable = False
     for block in range(len(case.blocks)):
         numbers, n = tuple(int(i) for i in case.rng.permutation(5)[:n_queries]), min(16, case.n_rows - 16 * block)
-        for kernel, of_queries in zip((by_planes, by_tables), sides, strict=True):
+        for kernel, of_queries in zip((by_planes, by_tables), prepared, strict=True):
             out = np.full((n_queries + 1, 16), -7, dtype=np.int32)
             kernel(of_queries, numbers, case.blocks, block, out)
             np.testing.assert_array_equal(out[:-1, :n], expected[list(numbers), 16 * block : 16 * block + n])
@@ -83,12 +85,12 @@ def test_estimates_within_bounds(case, data):
     bounds = np.full(5, -np.inf if share is None else np.inf, dtype=np.float32)
     if share == 0.5:
         bounds[:] = np.median(estimates.distances, axis=1)
-    sides = weights.sides_of(case.levels)
+    prepared = weights.prepare(case.levels)
     for numbers in ((2,), (4, 1, 0, 3)):
         for block in range(len(case.blocks)):
             out = np.full((len(numbers), 16), 7, dtype=np.float32)
             found = estimated(
-                sides, numbers, case.blocks, block, 16 * block, estimates.of_rows, estimates.of_queries, case.totals,
+                prepared, numbers, case.blocks, block, 16 * block, estimates.of_rows, estimates.of_queries, case.totals,
                 bounds, out,
             )  # fmt: skip
             here = estimates.distances[list(numbers), 16 * block : 16 * block + 16]
@@ -134,15 +136,15 @@ class Arm:
 
 
 def assembly_for_arm(weigh):
-    """Assembly of weights of a block, `weigh(code, rows, n_words, sides)`, for 64-bit Arm."""
+    """Assembly of weights of a block, `weigh(code, rows, n_words, prepared)`, for 64-bit Arm."""
     word = ir.IntType(64)
     module = ir.Module()
     module.triple = Arm.TRIPLE
     function = ir.Function(module, ir.FunctionType(ir.VoidType(), [word] * 4), "weights")
     builder = ir.IRBuilder(function.append_basic_block())
-    rows, n_words, sides, out = function.args
+    rows, n_words, prepared, out = function.args
     code = VectorCode(Arm(), builder)
-    code.store(weigh(code, rows, n_words, [sides])[0], out)
+    code.store(weigh(code, rows, n_words, [prepared])[0], out)
     builder.ret_void()
     llvm.initialize_all_targets()
     llvm.initialize_all_asmprinters()
@@ -168,7 +170,7 @@ def test_look_ups_are_single_instructions():
     if not weights.LOOKS_UP:
         pytest.skip("no instruction for look-ups")
     triple = numba.core.registry.cpu_target.target_context.codegen().magic_tuple()[0]
-    sides, blocks = np.zeros((1, 64), dtype=np.uint64), np.zeros((1, 2, 16), dtype=np.uint64)
-    by_tables(sides, (0,), blocks, 0, np.zeros((1, 16), dtype=np.int32))
+    prepared, blocks = np.zeros((1, 64), dtype=np.uint64), np.zeros((1, 2, 16), dtype=np.uint64)
+    by_tables(prepared, (0,), blocks, 0, np.zeros((1, 16), dtype=np.int32))
     instruction = "pshufb" if triple.startswith("x86_64") else "tbl"
     assert all(instruction in text for text in by_tables.inspect_asm().values())

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
+from .blockestimates import estimates_within
 from .cells import order_by_cell
 from .jit import njit
 from .layout import fill_blocks
@@ -23,12 +24,12 @@ from .levels import Levels, fill_planes
 from .popcount import popcount64
 from .prefetch import prefetch
 from .topk import put_in_order, reduce_buffer
-from .weights import estimates_within, sides_of
+from .weights import prepare
 
 
 @njit(cache=True, nogil=True, inline="always")
 def estimate_blocks(
-    sides: Codes, numbers: Any, blocks: Codes, origin: int, start: int, stop: int, of_rows: Any, of_queries: Any,
+    prepared: Codes, numbers: Any, blocks: Codes, origin: int, start: int, stop: int, of_rows: Any, of_queries: Any,
     totals: Distances, hidden: Mask, ranks: Ranks, k: int, bounds: Floats, found: Keys, counts: Rows, estimates: Floats,
     tally: Distances, spare: Keys,
 ) -> None:  # fmt: skip
@@ -41,7 +42,7 @@ def estimate_blocks(
     bits = estimates.view(np.int32)
     for block in range((start - origin) // 16, (stop - origin + 15) // 16):
         first = origin + 16 * block
-        near = estimates_within(sides, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, estimates)
+        near = estimates_within(prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, estimates)
         if near != 0:
             while near != 0:
                 lowest = near & (~near + np.uint64(1))
@@ -88,7 +89,7 @@ def scan(
     """
     n_queries, k = keys.shape
     is_by_row = codes.shape[2] == 1
-    sides, nearest = sides_of(levels), bounds.copy()
+    prepared, nearest = prepare(levels), bounds.copy()
     found, counts = np.empty((n_queries, room_for(k)), dtype=np.uint64), np.zeros((n_queries, 2), dtype=np.int64)
     estimates, tally = np.empty((4, 16), dtype=np.float32), np.empty(512, dtype=np.int32)
     spare = np.empty(found.shape[1], dtype=np.uint64)
@@ -104,13 +105,13 @@ def scan(
         blocks, origin = own if is_by_row else codes, begin if is_by_row else 0
         while query + 4 <= n_queries:
             estimate_blocks(
-                sides, (query, query + 1, query + 2, query + 3), blocks, origin, begin, end, of_rows, of_queries,
+                prepared, (query, query + 1, query + 2, query + 3), blocks, origin, begin, end, of_rows, of_queries,
                 totals, hidden, ranks, k, nearest, found, counts, estimates, tally, spare,
             )  # fmt: skip
             query += 4
         while query < n_queries:
             estimate_blocks(
-                sides, (query,), blocks, origin, begin, end, of_rows, of_queries, totals, hidden, ranks, k, nearest,
+                prepared, (query,), blocks, origin, begin, end, of_rows, of_queries, totals, hidden, ranks, k, nearest,
                 found, counts, estimates, tally, spare,
             )  # fmt: skip
             query += 1
@@ -126,7 +127,7 @@ def visit(
     """Write to `keys`, for each query, the keys of its nearest rows in its cells, ascending, as `scan` does."""
     n_queries, k = keys.shape
     n_probes, flat = cells.shape[1], cells.ravel()
-    sides, nearest = sides_of(levels), np.full(n_queries, np.inf, dtype=np.float32)
+    prepared, nearest = prepare(levels), np.full(n_queries, np.inf, dtype=np.float32)
     found, counts = np.empty((n_queries, room_for(k)), dtype=np.uint64), np.zeros((n_queries, 2), dtype=np.int64)
     estimates, tally = np.empty((4, 16), dtype=np.float32), np.empty(512, dtype=np.int32)
     spare = np.empty(found.shape[1], dtype=np.uint64)
@@ -143,14 +144,14 @@ def visit(
                 order[begin + 3] // n_probes,
             )  # fmt: skip
             estimate_blocks(
-                sides, four, blocks, 0, start, stop, of_rows, of_queries, totals, hidden, ranks, k, nearest, found,
+                prepared, four, blocks, 0, start, stop, of_rows, of_queries, totals, hidden, ranks, k, nearest, found,
                 counts, estimates, tally, spare,
             )  # fmt: skip
             begin += 4
         while begin < end:
             estimate_blocks(
-                sides, (order[begin] // n_probes,), blocks, 0, start, stop, of_rows, of_queries, totals, hidden, ranks,
-                k, nearest, found, counts, estimates, tally, spare,
+                prepared, (order[begin] // n_probes,), blocks, 0, start, stop, of_rows, of_queries, totals, hidden,
+                ranks, k, nearest, found, counts, estimates, tally, spare,
             )  # fmt: skip
             begin += 1
     put_nearest(found, counts, tally, spare, keys)

@@ -1,4 +1,4 @@
-"""Weights and estimated distances of blocks of 16 rows: quantised queries against the bits of codes.
+"""Weights of blocks of 16 rows: quantised queries against the bits of codes.
 
 Blocks are those of `blocks.py`: word w of row 16 * b + i is `blocks[b, w, i]`. Weights are sums of levels (see
 `levels.py`), by look-ups or by planes, and equal integers either way:
@@ -9,11 +9,7 @@ Blocks are those of `blocks.py`: word w of row 16 * b + i is `blocks[b, w, i]`. 
   take 0.95 to 1.2 times as long as look-ups for one query and 1.05 to 1.55 times for four (Zen 5, 128 to 4,096 bits;
   `python -m benchmarks lookups`), so look-ups serve there too. As AVX2 they take 1.9 to 2.3 and 3.5 to 4.1 times.
 
-`sides` are the tables or planes of queries, whichever `sides_of` makes for the processor. The estimate of a row is
-
-    offset + shift - factor * step * (total - 2 * weight) - margin * spread
-
-in float32, each operation rounded, with the offset, factor and spread of the row, and the others of the query.
+`prepared` are the tables or planes of queries, whichever `prepare` makes for the processor.
 """
 
 import sys
@@ -28,11 +24,10 @@ from numba.extending import intrinsic
 
 from .jit import njit
 from .levels import Levels, planes_of, tables_of
-from .vectorcode import F32, I8, I16, I32, I64, VectorCode, cgutils
+from .vectorcode import I8, I16, I32, I64, VectorCode, cgutils
 
 weights_by_planes: Any
 weights_by_tables: Any
-estimates_within: Any
 
 
 def _bytes_together() -> int:
@@ -76,40 +71,8 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             of_query = tables[number].view(np.uint8).reshape(n_words, 2, 2, 4, 16)
             out[i] = np.take_along_axis(of_query, nibbles, axis=4).sum(axis=(0, 1, 2, 3), dtype=np.int32)
 
-    def estimates_within(
-        sides: Any, numbers: Any, blocks: Any, block: int, first: int, of_rows: Any, of_queries: Any, totals: Any,
-        bounds: Any, out: Any,
-    ) -> Any:  # fmt: skip
-        """Tell which rows of a block have estimates within bounds: bit 16 * i + row for query numbers[i].
-
-        Parameters
-        ----------
-        sides, numbers, blocks, block
-            As for `weights_by_planes`; `sides` from `sides_of`.
-        first : int
-            Number of the first row of the block.
-        of_rows : tuple of three float32 arrays of shape (n_rows,)
-            Offsets, factors, spreads.
-        of_queries : tuple of three float32 arrays of shape (n_queries,)
-            Steps, shifts, margins.
-        totals, bounds : int32 and float32 arrays of shape (n_queries,)
-        out : float32 array of shape (len(numbers), 16)
-            Gets the estimates if any is within its bound; otherwise it may be left as it is.
-        """
-        weights = np.empty((len(numbers), 16), dtype=np.int32)
-        weights_by_planes(sides, numbers, blocks, block, weights)
-        offsets, factors, spreads = (values[first : first + 16] for values in of_rows)
-        found, n = 0, len(offsets)
-        for i, number in enumerate(numbers):
-            step, shift, margin = (values[number] for values in of_queries)
-            products = step * (totals[number] - 2 * weights[i, :n]).astype(np.float32)
-            out[i, :n] = ((offsets + shift) - factors * products) - margin * spreads
-            near = np.flatnonzero(out[i, :n] <= bounds[number])
-            found |= sum(1 << (16 * i + int(row)) for row in near)
-        return np.uint64(found)
-
 else:
-    _ROWS, _FLOATS, _WORDS = ir.VectorType(I32, 16), ir.VectorType(F32, 16), ir.VectorType(I64, 16)
+    _ROWS, _WORDS = ir.VectorType(I32, 16), ir.VectorType(I64, 16)
     # Words whose weights a 16-bit sum holds: 64 * 960 < 2**16, with the weights of one byte each for 16 bits.
     _CHUNK = 64
     # Bytes ahead of those that are read, for which memory is asked.
@@ -225,27 +188,27 @@ else:
             weights.append(builder.trunc(total, _ROWS))
         return weights
 
-    def _weigh(code: VectorCode, signature: Any, arguments: Any, together: int) -> list[Any]:
-        """Return the weights of the rows of a block: of arguments `sides`, `numbers`, `blocks` and `block`."""
+    def weigh(code: VectorCode, signature: Any, arguments: Any, together: int) -> list[Any]:
+        """Return the weights of the rows of a block: of arguments `prepared`, `numbers`, `blocks` and `block`."""
         numbers = cgutils.unpack_tuple(code.builder, arguments[1])
-        sides = [code.row(signature.args[0], arguments[0], number) for number in numbers]
+        prepared = [code.row(signature.args[0], arguments[0], number) for number in numbers]
         rows = code.row(signature.args[2], arguments[2], arguments[3])
         n_words = code.shape(signature.args[2], arguments[2])[1]
         if together == 0:
-            return _weigh_by_planes(code, rows, n_words, sides)
-        return _weigh_by_tables(code, rows, n_words, sides, together)
+            return _weigh_by_planes(code, rows, n_words, prepared)
+        return _weigh_by_tables(code, rows, n_words, prepared, together)
 
     def _define(together: int, summary: str) -> Any:
         """Make an intrinsic for the weights of a block."""
 
-        def typed(typing_context: Any, sides: Any, numbers: Any, blocks: Any, block: Any, out: Any) -> Any:
+        def typed(typing_context: Any, prepared: Any, numbers: Any, blocks: Any, block: Any, out: Any) -> Any:
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
                 code = VectorCode(context, builder)
-                for i, weights in enumerate(_weigh(code, signature, arguments, together)):
+                for i, weights in enumerate(weigh(code, signature, arguments, together)):
                     code.store(weights, code.row(signature.args[4], arguments[4], I64(i)))
                 return context.get_dummy_value()
 
-            return types.void(sides, numbers, blocks, types.int64, out), generate
+            return types.void(prepared, numbers, blocks, types.int64, out), generate
 
         typed.__doc__ = summary
         return intrinsic(typed)
@@ -253,76 +216,9 @@ else:
     weights_by_planes = _define(0, "Put the weights of the rows of a block for each of some queries into `out`.")
     weights_by_tables = _define(TOGETHER or 1, "Do as `weights_by_planes` by look-ups.")
 
-    class _Estimates:
-        """The distances of a block's rows to queries, from weights."""
-
-        def __init__(self, code: VectorCode, signature: Any, arguments: Any) -> None:
-            self._code, self._signature, self._arguments = code, signature, arguments
-            first, builder = arguments[4], code.builder
-            kinds, arrays = signature.args[5].types, cgutils.unpack_tuple(builder, arguments[5])
-            self._n_left = builder.sub(code.shape(kinds[0], arrays[0])[0], first)
-            self._offsets, self._factors, self._spreads = (
-                code.load_some(_FLOATS, code.at(code.address(kind, array), first, 4), self._n_left)
-                for kind, array in zip(kinds, arrays, strict=True)
-            )
-
-        def exists(self) -> Any:
-            """Flag the rows that exist."""
-            code, builder = self._code, self._code.builder
-            n_left = builder.select(builder.icmp_signed("<", self._n_left, I64(16)), self._n_left, I64(16))
-            return builder.icmp_signed("<", code.constant(I32, range(16)), code.splat(builder.trunc(n_left, I32), 16))
-
-        def of_query(self, number: Any, weights: Any) -> tuple[Any, Any]:
-            """Return the estimates of a query, and the flags of those within its bound."""
-            code, builder = self._code, self._code.builder
-            kinds, arrays = self._signature.args[6].types, cgutils.unpack_tuple(builder, self._arguments[6])
-            step, shift, margin = (
-                self._value(kind, array, number, F32) for kind, array in zip(kinds, arrays, strict=True)
-            )
-            total = self._value(self._signature.args[7], self._arguments[7], number, I32)
-            bound = self._value(self._signature.args[8], self._arguments[8], number, F32)
-            doubled = builder.shl(weights, code.filled(_ROWS, 1))
-            products = builder.fmul(step, builder.sitofp(builder.sub(total, doubled), _FLOATS))
-            near = builder.fsub(builder.fadd(self._offsets, shift), builder.fmul(self._factors, products))
-            near = builder.fsub(near, builder.fmul(margin, self._spreads))
-            return near, builder.fcmp_ordered("<=", near, bound)
-
-        def _value(self, kind: Any, array: Any, number: Any, element: Any) -> Any:
-            """Read the value of a query into all lanes."""
-            code = self._code
-            return code.splat(code.load(element, code.at(code.address(kind, array), number, 4)), 16)
-
-    @intrinsic
-    def estimates_within(
-        typing_context: Any, sides: Any, numbers: Any, blocks: Any, block: Any, first: Any, of_rows: Any,
-        of_queries: Any, totals: Any, bounds: Any, out: Any,
-    ) -> Any:  # fmt: skip
-        """Tell which rows of a block have estimates within bounds: bit 16 * i + row for query numbers[i]."""
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = VectorCode(context, builder)
-            estimates = _Estimates(code, signature, arguments)
-            weights = _weigh(code, signature, arguments, TOGETHER)
-            numbers = cgutils.unpack_tuple(builder, arguments[1])
-            near = [estimates.of_query(*pair) for pair in zip(numbers, weights, strict=True)]
-            any_of_them = near[0][1]
-            for _, flags in near[1:]:
-                any_of_them = builder.or_(any_of_them, flags)
-            found = code.variable(I64(0))
-            with cgutils.if_unlikely(builder, builder.icmp_unsigned("!=", code.bits(any_of_them), I64(0))):
-                exists = estimates.exists()
-                for i, (values, flags) in enumerate(near):
-                    code.store(values, code.row(signature.args[9], arguments[9], I64(i)))
-                    bits = code.bits(builder.and_(flags, exists))
-                    builder.store(builder.or_(builder.load(found), builder.shl(bits, I64(16 * i))), found)
-            return builder.load(found)
-
-        index = types.int64
-        return types.uint64(sides, numbers, blocks, index, index, of_rows, of_queries, totals, bounds, out), generate
-
 
 @njit(cache=True, nogil=True)
-def sides_of(levels: Levels) -> Any:
+def prepare(levels: Levels) -> Any:
     """Return the tables of queries if there are look-ups, otherwise the planes."""
     if LOOKS_UP:
         return tables_of(levels)
