@@ -980,7 +980,7 @@ def test_kernels_are_compiled_for_one_layout():
     index.search(QUERIES, 3, n_candidates=10)
     pickle.loads(pickle.dumps(index)).search(QUERIES[0], 3, n_candidates=10)
     index.range_search(QUERIES, 0.5)
-    for kernel in (asymmetric.scan, asymmetric.weigh_rows):
+    for kernel in (asymmetric.scan, asymmetric.estimate_rows):
         assert len(getattr(kernel, "signatures", [1])) == 1
 
 

@@ -23,7 +23,7 @@ from tests.small import tune
 def constants(monkeypatch):
     """The logic is tested here; where one mode overtakes another is measured, and may move."""
     tune(monkeypatch, least_candidates=640, cascade_bits=2048, cascade_share=64, cell_byte_cost=2, batch_queries=4)
-    tune(monkeypatch, most_substring_results=64)
+    tune(monkeypatch, most_substring_results=64, estimate_all_bits=512)
 
 
 def rows(n_rows, buckets=None):

@@ -178,6 +178,23 @@ def print_tables(run: Measured) -> None:
                 table.row(n_dims, bits, level, ns["tables"] / 1e3, ns["precise"] / 1e3, trial)
 
 
+def print_weights(run: Measured) -> None:
+    """Weights of Hamming codes, blocks of 16 rows, for estimated distances."""
+    columns = ["look-ups", "planes", "look-ups 4", "planes 4"]
+    table = run.report.table(
+        "weights",
+        ["bits", "where", "level", "path", *columns, "quantise us", "tables us"],
+        "ns a block of 16 rows in random order, minimum; 4: for four queries that share it; path: bytes of a word that "
+        "one instruction looks up for 16 rows, 0 if searches use planes; microseconds to prepare a query",
+    )
+    for n_bits in run.options.bits:
+        for where in SIZES:
+            for level, process in run.lookups.items():
+                ns = process.call("weights", n_bits, where, run.options.rounds)
+                prepared = (ns[name] / 1e3 for name in ("quantise", "tables"))
+                table.row(n_bits, where, level, ns["together"], *(ns[name] for name in columns), *prepared)
+
+
 def print_products(run: Measured) -> None:
     """Products of one query with rows."""
     columns = ["int8", "plain int8", "int4", "float32", "plain f32", "float16", "l2 int8", "l2 f32"]
@@ -204,6 +221,7 @@ PARTS = {
     "scans": print_scans,
     "lookups": print_lookups,
     "tables": print_tables,
+    "weights": print_weights,
     "products": print_products,
 }
 """Parts of a run, in the order of the report."""

@@ -1,4 +1,4 @@
-"""Look-up sums, tables and products of coded rows, measured in a process of their own."""
+"""Look-up sums, tables, weights and products of coded rows, measured in a process of their own."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 
 from benchmarks.kernels.timing import Memory, fastest
 from cbeindex._core.typing import Rows
-from cbeindex.kernels import dots, estimates, lookup, querytables
+from cbeindex.kernels import dots, estimates, levels, lookup, querytables, weights
 from cbeindex.kernels.jit import njit
 
 
@@ -46,6 +46,20 @@ def many_tables(projections: Any, bits: int, is_precise: bool, tables: Any, orde
     """Make the tables of some rows of `projections`, all in one place."""
     for query in order:
         querytables.fill_tables(projections[query], bits, is_precise, tables)
+
+
+@njit(nogil=True)
+def weights_by_tables(tables: Any, numbers: Any, blocks: Any, order: Any, out: Any) -> None:
+    """Weigh Hamming codes, blocks of 16 rows, by look-ups."""
+    for block in order:
+        weights.weights_by_tables(tables, numbers, blocks, block, out)
+
+
+@njit(nogil=True)
+def weights_by_planes(planes: Any, numbers: Any, blocks: Any, order: Any, out: Any) -> None:
+    """Weigh Hamming codes, blocks of 16 rows, by four bit planes."""
+    for block in order:
+        weights.weights_by_planes(planes, numbers, blocks, block, out)
 
 
 @njit(nogil=True, fastmath=True)
@@ -104,6 +118,41 @@ class Lookups:
             "precise": partial(many_tables, projections, bits, True, room),
         }
         return fastest(calls, len(projections), 50, rounds)
+
+    def weights(self, n_bits: int, where: str, rounds: int) -> dict[str, float]:
+        """Return the nanoseconds a block of 16 rows of Hamming codes, and of preparing a query.
+
+        "together" is the number of bytes of a word that one instruction looks up for 16 rows, 0 if searches use planes.
+        """
+        rng, n_words = np.random.default_rng(0), -(-n_bits // 64)
+        blocks = self._memories[where].as_items(128 * n_words).view(np.uint64).reshape(-1, n_words, 16)
+        projections = rng.standard_normal((50, n_bits)).astype(np.float32)
+        quantised = np.zeros((50, 64 * n_words), dtype=np.int8)
+        steps, totals = np.zeros(50, dtype=np.float32), np.zeros(50, dtype=np.int32)
+        levels.quantise(projections, quantised, steps, totals)
+        tables, planes = levels.tables_of(quantised[:4]), levels.planes_of(quantised[:4])
+        out, four = np.zeros((4, 16), dtype=np.int32), (0, 1, 2, 3)
+        of_blocks = fastest(
+            {
+                "look-ups": lambda order: weights_by_tables(tables, (0,), blocks, order, out),
+                "planes": lambda order: weights_by_planes(planes, (0,), blocks, order, out),
+                "look-ups 4": lambda order: weights_by_tables(tables, four, blocks, order, out),
+                "planes 4": lambda order: weights_by_planes(planes, four, blocks, order, out),
+            },
+            len(blocks),
+            500,
+            rounds,
+        )
+        of_queries = fastest(
+            {
+                "quantise": lambda _: levels.quantise(projections, quantised, steps, totals),
+                "tables": lambda _: levels.tables_of(quantised),
+            },
+            1,
+            50,
+            rounds,
+        )
+        return {"together": weights.TOGETHER, **of_blocks, **of_queries}
 
     def products(self, n_dims: int, where: str, rounds: int) -> dict[str, float]:
         """Return the nanoseconds a row, for rows all over some memory."""

@@ -6,7 +6,6 @@ and load each row once for several queries. Plain loops, as LLVM vectorises them
 of the registers of processors with AVX-512. Without compilation, numpy computes the same.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,23 +17,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 cgutils: Any = untyped
-add_weights: Any
 add_weighted: Any
-within: Any
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
     def _count(words: Any) -> Any:
         return np.bitwise_count(words).sum(axis=0, dtype=np.int32)
-
-    def add_weights(query: Any, planes: Any, word: int, columns: Any, n_words: int, row: int, out: Any) -> None:
-        """Add the weights of the positions at which rows [row, row + 16) differ from a query to `out[row : row + 16]`.
-
-        The four bit planes of the weights are `planes`, (4, n_words).
-        """
-        xor = columns[:n_words, row : row + 16] ^ query[word : word + n_words, np.newaxis]
-        for i in range(4):
-            out[row : row + 16] += _count(xor & planes[i, word : word + n_words, np.newaxis]) << i
 
     def add_weighted(queries: Any, numbers: Any, places: Any, columns: Any, row: int, out: Any) -> None:
         """Add the weights of the positions at which weighted rows [row, row + 16) differ from some queries to `out`.
@@ -45,10 +33,6 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         for number, place in zip(numbers, places, strict=True):
             xor = signs ^ queries[number, : len(signs), np.newaxis]
             out[place, row : row + 16] += _count(xor & ones) + 2 * _count(xor & twos)
-
-    def within(distances: Any, row: int, limit: Any) -> Any:
-        """Return a mask of the rows [row, row + 16) whose float32 distance is at most `limit`: bit i is row + i."""
-        return np.packbits(distances[row : row + 16] <= limit, bitorder="little").view("<u2")[0].astype(np.uint64)
 
 else:
     _LANES = 8  # words in a register
@@ -117,31 +101,6 @@ else:
         return [operation(one, other) for one, other in zip(words, others, strict=True)]
 
     @intrinsic
-    def add_weights(
-        typing_context: Any, query: Any, planes: Any, word: Any, columns: Any, n_words: Any, row: Any, out: Any
-    ) -> Any:
-        """Add the weights of the positions at which rows [row, row + 16) differ from a query to `out`."""
-        index = types.int64
-        signature = types.void(query, planes, index, columns, index, index, out)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            query, planes, columns, out = (
-                _Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 1, 3, 6)
-            )
-            word, n_words, row = arguments[2], arguments[4], arguments[5]
-            sums = [_Sums(builder) for _ in range(4)]
-            with cgutils.for_range(builder, n_words) as loop:
-                at = builder.add(word, loop.index)
-                xor = _map(builder.xor, columns.vectors(loop.index, row), [query.word(at)] * _VECTORS)
-                for i, total in enumerate(sums):
-                    total.add(_map(builder.and_, xor, [planes.word(_WORD(i), at)] * _VECTORS))
-            for i, total in enumerate(sums):
-                total.put(out, row, times=2**i)
-            return context.get_dummy_value()
-
-        return signature, generate
-
-    @intrinsic
     def add_weighted(
         typing_context: Any, queries: Any, numbers: Any, places: Any, columns: Any, row: Any, out: Any
     ) -> Any:
@@ -169,19 +128,3 @@ else:
             return context.get_dummy_value()
 
         return signature, generate
-
-    @intrinsic
-    def within(typing_context: Any, distances: Any, row: Any, limit: Any) -> Any:
-        """Return a mask of the rows [row, row + 16) whose distance is at most `limit`: bit i is row + i."""
-        kind = ir.VectorType(ir.FloatType(), 16)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            matrix = _Matrix(context, builder, signature.args[0], arguments[0])
-            near = builder.load(matrix.at(kind, arguments[1]), align=4)
-            undefined = ir.Constant(kind, ir.Undefined)
-            first = builder.insert_element(undefined, arguments[2], _HALF(0))
-            limits = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_HALF, 16), [0] * 16))
-            bits = builder.bitcast(builder.fcmp_ordered("<=", near, limits), ir.IntType(16))
-            return builder.zext(builder.bitreverse(bits) if sys.byteorder == "big" else bits, _WORD)
-
-        return types.uint64(distances, types.int64, types.float32), generate

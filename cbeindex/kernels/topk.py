@@ -169,7 +169,8 @@ def put_in_order(found: Keys, counts: Rows, keys: Keys) -> None:
             tally[place] += 1
         begin, place = 0, 0
         while begin < n:
-            sort_keys(keys[query], begin, tally[place])
+            if tally[place] > begin + 1:
+                sort_keys(keys[query], begin, tally[place])
             begin = tally[place]
             place += 1
         for i in range(n, keys.shape[1]):

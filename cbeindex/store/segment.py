@@ -83,16 +83,8 @@ class Segment:
         """Return the row of each id, -1 for ids that this segment does not have or that are removed."""
         if not self.n_rows:
             return np.full(len(ids), -1)
-        if not self.order.size:
-            rows = np.searchsorted(self.ids, ids)
-            rows[rows == self.n_rows] = 0
-        else:
-            try:
-                ranks = np.searchsorted(self.ids, ids, sorter=self.order)
-            except ValueError as error:
-                raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}") from error
-            ranks[ranks == self.n_rows] = 0
-            rows = self._rows_of_ranks(ranks)
+        ranks = self._ranks_of(ids)
+        rows = self._rows_of_ranks(ranks) if self.order.size else ranks
         found = self.ids[rows] == ids
         if self.removed.size:
             found &= ~self.removed[rows]
@@ -159,6 +151,21 @@ class Segment:
             return replace(self, buckets=None)
         rows = self._rows_of_ranks(np.arange(self.n_rows)) if self.order.size else np.arange(self.n_rows)
         return replace(self.take(rows[~self.removed[rows]] if self.removed.size else rows), removed=NOT_HIDDEN)
+
+    def _ranks_of(self, ids: Ids) -> Rows:
+        """Return the rank that each id has if the segment has it, otherwise any rank."""
+        ends = np.array([0, self.n_rows - 1])
+        first, last = self.ids[self._rows_of_ranks(ends) if self.order.size else ends]
+        if int(last) - int(first) == self.n_rows - 1:  # consecutive ids, as rows get them by default, need no search
+            ranks: Rows = ids - first
+            ranks[(ranks < 0) | (ranks >= self.n_rows)] = 0
+            return ranks
+        try:
+            ranks = np.searchsorted(self.ids, ids, sorter=self.order if self.order.size else None)
+        except ValueError as error:
+            raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}") from error
+        ranks[ranks == self.n_rows] = 0
+        return ranks
 
     def _rows_of_ranks(self, ranks: Rows) -> Rows:
         """Return rows by their ranks; a mapped file may hold any ranks, and kernels rely on rows being valid."""

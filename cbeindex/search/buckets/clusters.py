@@ -188,9 +188,8 @@ class Cells(Buckets):
             q = queries.some(some)
             chosen = self.choose(q.codes, probes, view.hidden)
             kernels.asymmetric.visit(
-                q.codes, q.planes, q.totals, q.steps, q.offsets, part.codes.blocks,
-                part.columns["offsets"], part.columns["factors"], part.columns["spreads"], margins[some], view.hidden,
-                part.ranks, chosen, offsets, keys[some],
+                q.levels, q.totals, q.steps, q.offsets, margins[some], part.codes.blocks, part.columns["offsets"],
+                part.columns["factors"], part.columns["spreads"], view.hidden, part.ranks, chosen, offsets, keys[some],
             )  # fmt: skip
             visits.append(self._visits(chosen, offsets))
 
