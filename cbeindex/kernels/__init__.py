@@ -7,8 +7,8 @@ import importlib
 from types import ModuleType
 
 _MODULES = (
-    "asymmetric", "cascade", "cells", "centroids", "exact", "hamming", "merging", "shifts", "tables", "topk",
-    "transform", "vectors",
+    "asymmetric", "cascade", "cells", "centroids", "exact", "hamming", "longrows", "merging", "shifts", "tables",
+    "topk", "transform", "vectors",
 )  # fmt: skip
 
 
