@@ -4,7 +4,7 @@ import importlib
 import sys
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
-NAMES = ("recall", "encode", "transform", "scan", "kernels", "lookups", "quality", "buckets", "files", "paper")
+NAMES = ("recall", "encode", "scan", "kernels", "lookups", "quality", "buckets", "files", "paper")
 
 
 def main(arguments: list[str]) -> int:
