@@ -32,13 +32,14 @@ _N_STRIPES, _N_BLOCKS, _STRIPES_TOGETHER, _PAIRS_TOGETHER, _STRIPES = (
 )
 
 
-@njit(cache=True, nogil=True)
-def convolve(work: Any, layout: Any, tables: Any, factors: Any, n: int) -> None:
-    """Convolve the first `n` rows of `work`, in place."""
+# Inline: a function of its own would be compiled with passes of its own, beside those of `convolve_batch`.
+@njit(inline="always", nogil=True)
+def convolve(work: Any, layout: Any, tables: Any, factors: Any, n: int, n_kept: int) -> None:
+    """Convolve the first `n` rows of `work`, in place: the first `n_kept` rows of the matrix of points of each."""
     scratch = work[layout[_STRIPES] :]
-    forward_stripes(work, scratch, layout, tables, factors, n, 0, n_stripe_chunks(layout))
-    convolve_blocks(work, scratch, layout, tables, factors, n, 0, n_block_chunks(layout))
-    backward_stripes(work, scratch, layout, tables, factors, n, 0, n_stripe_chunks(layout))
+    forward_stripes(work, scratch, layout, tables, factors, n, n_kept, 0, n_stripe_chunks(layout))
+    convolve_blocks(work, scratch, layout, tables, factors, n, n_kept, 0, n_block_chunks(layout))
+    backward_stripes(work, scratch, layout, tables, factors, n, n_kept, 0, n_stripe_chunks(layout))
 
 
 @njit(cache=True, nogil=True)
@@ -66,8 +67,8 @@ else:
 
         @intrinsic
         def stage(
-            typing_context: Any, work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: Any, start: Any,
-            stop: Any,
+            typing_context: Any, work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: Any, n_kept: Any,
+            start: Any, stop: Any,
         ) -> Any:  # fmt: skip
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
                 pointers = [_array(context, builder, signature, arguments, i)[0] for i in range(5)]
@@ -75,13 +76,13 @@ else:
                 return context.get_dummy_value()
 
             index = types.int64
-            return types.void(work, scratch, layout, tables, factors, index, index, index), generate
+            return types.void(work, scratch, layout, tables, factors, index, index, index, index), generate
 
         return stage
 
     def _write_forward_stripes(
         work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer,
-        start: Integer, stop: Integer,
+        n_kept: Integer, start: Integer, stop: Integer,
     ) -> None:  # fmt: skip
         columns = _Columns(work, scratch, layout, tables, n)
         with loop(stop - start) as i:
@@ -89,7 +90,7 @@ else:
 
     def _write_convolve_blocks(
         work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer,
-        start: Integer, stop: Integer,
+        n_kept: Integer, start: Integer, stop: Integer,
     ) -> None:  # fmt: skip
         blocks = _Blocks(work, layout, tables, n)
         with loop(stop - start) as i:
@@ -97,12 +98,12 @@ else:
 
     def _write_backward_stripes(
         work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer,
-        start: Integer, stop: Integer,
+        n_kept: Integer, start: Integer, stop: Integer,
     ) -> None:  # fmt: skip
         columns = _Columns(work, scratch, layout, tables, n)
         # From the last stripe to the first: lanes beyond the last column are written over the columns of the next row.
         with loop(stop - start) as i:
-            columns.backward(stop - 1 - i)
+            columns.backward(stop - 1 - i, n_kept)
 
     forward_stripes = _stage(_write_forward_stripes, "forward_stripes")
     convolve_blocks = _stage(_write_convolve_blocks, "convolve_blocks")
@@ -111,7 +112,7 @@ else:
     @intrinsic
     def convolve_batch(
         typing_context: Any, rows: Any, first: Any, centre: Any, signs: Any, block: Any, work: Any, layout: Any,
-        tables: Any, factors: Any,
+        tables: Any, factors: Any, n_kept: Any,
     ) -> Any:  # fmt: skip
         """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`."""
         index = types.int64
@@ -120,10 +121,19 @@ else:
             rows, dim = _array(context, builder, signature, arguments, 0)
             centre, signs, *others = (_array(context, builder, signature, arguments, i)[0] for i in (2, 3, 5, 6, 7, 8))
             rows, signs = rows + dim * Integer(builder, arguments[1]), signs + dim * Integer(builder, arguments[4])
-            call(write_convolve_batch, "convolve_batch", rows, dim, centre, signs, *others)
+            call(
+                write_convolve_batch,
+                "convolve_batch",
+                rows,
+                dim,
+                centre,
+                signs,
+                *others,
+                Integer(builder, arguments[9]),
+            )
             return context.get_dummy_value()
 
-        return types.void(rows, index, centre, signs, index, work, layout, tables, factors), generate
+        return types.void(rows, index, centre, signs, index, work, layout, tables, factors, index), generate
 
     def _array(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Pointer, Integer]:
         """Return where an array begins, and the length of its last axis."""
@@ -148,16 +158,16 @@ class _Columns:
     def forward(self, chunk: Integer) -> None:
         """Write the way from rows to tiles."""
         count = self._count(chunk)
-        self._each(chunk, lambda *stripe: self._move(write_load, "load", *stripe))
+        self._each(chunk, lambda *stripe: self._move(write_load, "load", self._plan["n_rows"], *stripe))
         call(write_forward, "forward", self._stripes, self._pitch, self._n * count, self._stride, *self._passes)
         self._each(chunk, lambda *stripe: self._turn(write_turn, "turn", "sources", *stripe))
 
-    def backward(self, chunk: Integer) -> None:
-        """Write the way from tiles to rows."""
+    def backward(self, chunk: Integer, n_kept: Integer) -> None:
+        """Write the way from tiles to the first `n_kept` rows of points."""
         count = self._count(chunk)
         self._each(chunk, lambda *stripe: self._turn(write_turn_back, "turn_back", "targets", *stripe))
         call(write_backward, "backward", self._stripes, self._pitch, self._n * count, self._stride, *self._passes)
-        self._each(chunk, lambda *stripe: self._move(write_store, "store", *stripe))
+        self._each(chunk, lambda *stripe: self._move(write_store, "store", n_kept, *stripe))
 
     def _count(self, chunk: Integer) -> Integer:
         size = self._plan["stripes_together"]
@@ -171,9 +181,11 @@ class _Columns:
             stripe = chunk * self._plan["stripes_together"] + number
             write(row, stripe, self._stripes + (row * count + number) * self._stride)
 
-    def _move(self, write: Callable[..., None], name: str, row: Integer, stripe: Integer, points: Pointer) -> None:
+    def _move(
+        self, write: Callable[..., None], name: str, count: Integer, row: Integer, stripe: Integer, points: Pointer
+    ) -> None:
         values = self._work + row * self._plan["row_floats"] + stripe * POINT
-        call(write, name, values, self._plan["n_columns"] * 2, points, self._plan["n_rows"])
+        call(write, name, values, self._plan["n_columns"] * 2, points, count)
 
     def _turn(
         self, write: Callable[..., None], name: str, places: str, row: Integer, stripe: Integer, points: Pointer

@@ -40,19 +40,20 @@ def transform_part(
 ) -> bool:  # fmt: skip
     """Do the parts [start, stop) of a stage of one block of a row; tell whether what was written is finite."""
     offset = block * layout[_LENGTH]
+    n_values = min(layout[_LENGTH], projections.shape[1] - offset)
+    n_kept = -(-n_values // (2 * layout[_N_COLUMNS]))
     is_all = start == 0 and stop == count_parts(stage, layout, offset)
     if stage == LOAD:
         n_floats = 2 * layout[_N_ROWS] * layout[_N_COLUMNS]
         load(rows[row], centre, signs[block], start * PIECE, min(stop * PIECE, n_floats), work)
     elif stage == STRIPES:
-        forward_stripes(work, scratch, layout, tables, coefficients[block], 1, start, stop)
+        forward_stripes(work, scratch, layout, tables, coefficients[block], 1, n_kept, start, stop)
     elif stage == BLOCKS:
-        convolve_blocks(work, scratch, layout, tables, coefficients[block], 1, start, stop)
+        convolve_blocks(work, scratch, layout, tables, coefficients[block], 1, n_kept, start, stop)
     elif stage == STRIPES_BACK:
         last = n_stripe_chunks(layout) if is_all else stop
-        backward_stripes(work, scratch, layout, tables, coefficients[block], 1, start, last)
+        backward_stripes(work, scratch, layout, tables, coefficients[block], 1, n_kept, start, last)
     else:
-        n_values = min(layout[_LENGTH], projections.shape[1] - offset)
         first, last = start * PIECE, n_values if is_all else min(stop * PIECE, n_values)
         if first < last:
             if len(projections):

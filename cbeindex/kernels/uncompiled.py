@@ -13,7 +13,7 @@ from .vectors import LANES
 
 @np.errstate(invalid="ignore", over="ignore")
 def forward_stripes(
-    work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: int, start: int, stop: int
+    work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: int, n_kept: int, start: int, stop: int
 ) -> None:
     """Take chunks of stripes of `n` rows to tiles."""
     plan, columns = _columns_of(layout, start, stop)
@@ -26,7 +26,7 @@ def forward_stripes(
 
 @np.errstate(invalid="ignore", over="ignore")
 def convolve_blocks(
-    work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: int, start: int, stop: int
+    work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: int, n_kept: int, start: int, stop: int
 ) -> None:
     """Transform chunks of blocks of `n` rows, multiply them by the spectrum, and transform them back."""
     plan = dict(zip(FIELDS, layout.tolist(), strict=False))
@@ -42,7 +42,7 @@ def convolve_blocks(
 
 @np.errstate(invalid="ignore", over="ignore")
 def backward_stripes(
-    work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: int, start: int, stop: int
+    work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: int, n_kept: int, start: int, stop: int
 ) -> None:
     """Take chunks of stripes of `n` rows back from tiles."""
     plan, columns = _columns_of(layout, start, stop)
@@ -53,12 +53,13 @@ def backward_stripes(
         points = _complex(tiles[:, columns]).swapaxes(1, 2).reshape(len(turns), -1) * turns
         stripes = np.empty((plan["n_rows"], points.shape[1]), dtype=np.complex64)
         stripes[targets[is_kept]] = points[is_kept]
-        row[:, columns] = _transform(stripes, layout, tables, plan, "row", inverse=True)
+        row[:n_kept, columns] = _transform(stripes, layout, tables, plan, "row", inverse=True)[:n_kept]
 
 
 def convolve_batch(
-    rows: Any, first: int, centre: Any, signs: Any, block: int, work: Any, layout: Any, tables: Any, factors: Any
-) -> None:
+    rows: Any, first: int, centre: Any, signs: Any, block: int, work: Any, layout: Any, tables: Any, factors: Any,
+    n_kept: int,
+) -> None:  # fmt: skip
     """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`.
 
     Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded. Row by row:
@@ -74,7 +75,7 @@ def convolve_batch(
     for i in range(LANES):
         alone[:row_floats] = work[i * row_floats :][:row_floats]
         for stage in (forward_stripes, convolve_blocks, backward_stripes):
-            stage(alone, alone, layout, tables, factors, 1, 0, n_chunks)
+            stage(alone, alone, layout, tables, factors, 1, n_kept, 0, n_chunks)
         work[i * row_floats :][:row_floats] = alone[:row_floats]
 
 
