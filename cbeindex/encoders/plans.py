@@ -80,6 +80,11 @@ class ConvolutionPlan:
         """Return memory for kernels to work in; each thread needs its own."""
         return _align(np.zeros(0, dtype=np.float32), self._work_floats)
 
+    def make_scratch(self) -> Floats:
+        """Return memory for one of several threads that work on the stripes of one row."""
+        sizes = self._sizes
+        return _align(np.zeros(0, dtype=np.float32), sizes["blocks"] - sizes["stripes"])
+
     def coefficients(self, spectrum: Spectrum) -> Floats:
         """Return the factors of a product by half spectra.
 
