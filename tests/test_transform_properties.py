@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from cbeindex import CirculantEncoder
-from cbeindex.encoders.plans import fast_length
+from cbeindex.encoders.lengths import fast_length
 from cbeindex.encoders.transform import CirculantTransform
 from cbeindex.kernels import longrows
 from cbeindex.kernels.layouts import BLOCKS, LOAD, STRIPES, STRIPES_BACK, WRITE

@@ -60,13 +60,13 @@ def speed(report: Report, dims: Sequence[int], rounds: int) -> None:
     others = ("hadamard", "lsh", "matrix")
     usable = _usable(CONTENDERS)
     with Contender("benchmarks.encode.limits:Limits", {}) as limits:
-        flops, bandwidth = limits.call("gigaflops"), limits.call("gigabytes")
+        flops = limits.call("gigaflops")
     table = report.table(
         "encode",
         ["d", "us/vector", "min-max", *others, *(f"x {name}" for name in others), "of peak", "of memory"],
         "n_bits = d; time includes packing; x: their time / cbeindex time, above 1: cbeindex is faster; "
         f"of peak: 5 d log2 d operations, share of multiply-adds in registers ({flops:.0f} Gflop/s); "
-        f"of memory: bytes of vectors, share of a sum from memory ({bandwidth:.0f} GB/s)",
+        "of memory: time of a sum over 128 MB of vectors / time to encode them",
         {"min-max": 11},
     )
     for dim in dims:
@@ -74,10 +74,12 @@ def speed(report: Report, dims: Sequence[int], rounds: int) -> None:
         names = [name for name in usable if name in ("cbeindex", "hadamard") or dim * dim <= LARGEST_MATRIX]
         timings = _timings({name: CONTENDERS[name] for name in names}, rounds, dim=dim, n_rows=n_rows)
         cells = _cells(timings, n_rows, others)
-        shares = [None, None]
+        of_peak, of_memory = None, None
         if cells[0] is not None:
-            shares = [operations(dim) / cells[0] / 1e3 / flops, 4 * dim / cells[0] / 1e3 / bandwidth]
-        table.row(dim, *cells, *shares)
+            of_peak = operations(dim) / cells[0] / 1e3 / flops
+            with Contender("benchmarks.encode.contenders:Circulant", {"dim": dim, "n_rows": n_rows}) as process:
+                of_memory = process.call("share_of_memory")
+        table.row(dim, *cells, of_peak, of_memory)
 
 
 def transforms(report: Report, dims: Sequence[int], rounds: int) -> None:
@@ -96,7 +98,7 @@ def transforms(report: Report, dims: Sequence[int], rounds: int) -> None:
 
 def steps(report: Report, dims: Sequence[int], rounds: int) -> None:
     """Nanoseconds a value over many dimensions: no holes."""
-    from cbeindex.encoders.plans import fast_length
+    from cbeindex.encoders.lengths import fast_length
 
     names = [name for name in _usable(CONTENDERS) if name in ("cbeindex", "hadamard")]
     table = report.table(

@@ -11,6 +11,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+# Floats of vectors that come from memory: 128 MB.
+_BEYOND_CACHES = 2**25
+
 
 def _fastest(call: Callable[[], Any], calls: int) -> float:
     seconds = []
@@ -65,6 +68,13 @@ class Circulant(Encoding):
         whole = _fastest(lambda: self.encoder.encode(self.rows[0], n_threads=1), calls)
         one, none = (_fastest(partial(transform_rows, row, 0, n, *arguments), calls) for n in (1, 0))
         return whole, one - none
+
+    def share_of_memory(self) -> float:
+        """Return the time of a sum over vectors that no cache holds, over the time to encode them."""
+        rows = np.ones((max(1, _BEYOND_CACHES // self.dim), self.dim), dtype=np.float32)
+        seconds = [(_fastest(rows.sum, 1), _fastest(lambda: self.encode(rows), 1)) for _ in range(5)]
+        added, encoded = map(min, zip(*seconds, strict=True))
+        return float(added / encoded)
 
     def errors(self) -> tuple[float, float]:
         """Return the relative errors of projections in root mean square: ours, and those of scipy in float32."""

@@ -1,4 +1,4 @@
-"""What one core can do at most: multiply and add in registers, and read memory."""
+"""What one core can do at most: multiply and add in registers."""
 
 from __future__ import annotations
 
@@ -46,17 +46,12 @@ def spin(start: Any, n: int) -> Any:
 
 
 class Limits:
-    """Measures the limits of the core that it runs on."""
+    """Measures the limit of the core that it runs on."""
 
     def gigaflops(self) -> float:
         """Return the float32 operations of multiply-adds in registers, in 10^9 a second."""
         n = 10**6
         return 2 * LANES * _CHAINS * n / _fastest(lambda: spin(np.float32(0.5), n)) / 1e9
-
-    def gigabytes(self) -> float:
-        """Return the speed of a sum over numbers that no cache holds."""
-        numbers = np.ones(2**26, dtype=np.float32)
-        return numbers.nbytes / _fastest(numbers.sum) / 1e9
 
 
 def _fastest(call: Any) -> float:

@@ -27,8 +27,8 @@ from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .direct import DirectConvolution
 from .drawing import draw_signs, flat_spectrum, gaussian_spectrum
 from .learning import TrainingOptions, TrainingRows, learn_spectrum
+from .lengths import fast_length
 from .outputs import Outputs
-from .plans import fast_length
 from .transform import CirculantTransform, KernelArrays
 
 KINDS = ("orthogonal", "random", "learned")
