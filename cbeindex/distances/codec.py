@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from .._core.typing import Arrays, Codes
+import numpy as np
+
+from .._core.threads import n_cores
+from .._core.tuning import tuning
+from .._core.typing import Arrays, Codes, Floats, Projections
 from ..data.codes import pack_signs
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
@@ -12,6 +16,7 @@ from ..encoders import Encoder
 from ..encoders.foreign import project_rows
 from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
+from .residuals import ResidualCodec
 
 
 @dataclass(frozen=True)
@@ -24,11 +29,14 @@ class Codec:
         Fitted.
     geometry : Geometry
     metric : Metric
+    residuals : ResidualCodec, or None
+        Makes residual codes beside Hamming codes.
     """
 
     encoder: Encoder
     geometry: Geometry
     metric: Metric
+    residuals: ResidualCodec | None = None
 
     @classmethod
     def of(cls, encoder: Encoder, metric: Metric) -> Codec:
@@ -38,7 +46,30 @@ class Codec:
     def encode_rows(self, source: VectorSource, first: int, prepared: VectorRows) -> tuple[Codes, Arrays]:
         """Return codes and columns of rows of `source` from row `first` on that were prepared by the metric."""
         projections = project_rows(self.encoder, source.part(first, prepared), 1)
-        return pack_signs(projections), scalars_of(prepared, projections, self.geometry, self.metric)
+        columns = scalars_of(prepared, projections, self.geometry, self.metric)
+        if self.residuals is not None:
+            columns["residuals"] = self.residuals.encode(prepared, projections)
+        return pack_signs(projections), columns
+
+    def project_queries(self, source: VectorSource, first: int, prepared: VectorRows, n_threads: int) -> Projections:
+        """Project queries of `source` from query `first` on that were prepared by the metric."""
+        return project_rows(self.encoder, source.part(first, prepared), n_threads)
+
+    def with_residuals(self, sample: VectorRows, bits: int) -> Codec:
+        """Return a codec that makes residual codes too, relative to centres of a prepared sample."""
+        n_rows = min(len(sample), tuning().centre_sample_rows, tuning().centre_sample_values // self.encoder.n_bits)
+        projections = project_rows(self.encoder, VectorSource(sample[:n_rows], self.encoder.dim), n_cores())
+        return replace(self, residuals=ResidualCodec.fit(projections, bits, self.metric, self.geometry, self.mean()))
+
+    def with_centres(self, centres: Floats, bits: int) -> Codec:
+        """Return a codec that makes residual codes too, relative to given centres."""
+        return replace(self, residuals=ResidualCodec(centres, bits, self.metric, self.geometry, self.mean()))
+
+    def mean(self) -> Floats:
+        """Return the projections of the centre of the encoder from the origin."""
+        doubled = (2 * self.geometry.centre)[np.newaxis]
+        mean: Floats = project_rows(self.encoder, VectorSource(doubled, self.encoder.dim), 1)[0]
+        return mean
 
     def encode_queries(
         self,

@@ -6,7 +6,10 @@ Modules, and numba with them, are imported on first use: `import cbeindex` stays
 import importlib
 from types import ModuleType
 
-_MODULES = ("asymmetric", "cascade", "cells", "centroids", "exact", "hamming", "merging", "shifts", "tables", "topk")
+_MODULES = (
+    "asymmetric", "cascade", "cells", "cellsearch", "centroids", "exact", "hamming", "merging", "querytables",
+    "residuals", "shifts", "tables", "topk",
+)  # fmt: skip
 
 
 def __getattr__(name: str) -> ModuleType:

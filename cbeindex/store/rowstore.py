@@ -97,7 +97,9 @@ class RowStore:
         self.is_restored = False
         self.lock = write_lock()
         self._contents = self._sealed((), 0)
+        # Copies of the rows in the buffer: in the order of ids, and then with buckets.
         self._ordered: tuple[Segment, Segment] | None = None
+        self._arranged_newest: tuple[Segment, Segment] | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are now."""
@@ -106,6 +108,18 @@ class RowStore:
             cached = self._ordered = contents.newest, contents.newest.in_order()
         # The buffer may be empty, and sorting drops removed rows, which may be all of them.
         return Snapshot(tuple(segment for segment in (*contents.sealed, cached[1]) if segment.n_rows))
+
+    def search_snapshot(self) -> Snapshot:
+        """Return the rows as they are now, those of the buffer with buckets too if the kind of buckets can have any."""
+        snapshot, cached = self.snapshot(), self._arranged_newest
+        if self.buckets is None or not self.buckets.uses_residuals:
+            return snapshot
+        *sealed, last = snapshot.segments or (None,)
+        if last is None or last.buckets is not None:
+            return snapshot
+        if cached is None or cached[0] is not last:
+            cached = self._arranged_newest = last, self.buckets.arrange(last)
+        return Snapshot((*sealed, cached[1]))
 
     @property
     def n_rows(self) -> int:
@@ -265,7 +279,7 @@ class RowStore:
                 "columns": self.columns,
                 "buckets": self.buckets,
                 "next_id": self.next_id,
-                "segments": self.snapshot().segments,
+                "segments": self.search_snapshot().segments,
                 "is_restored": self.is_restored,
             }
 

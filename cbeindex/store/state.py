@@ -16,7 +16,7 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.metrics import Metric, squares
 from ..encoders import Encoder
-from ..encoders.foreign import fitted_copy, same_encoder
+from ..encoders.foreign import fitted_copy, is_ready, same_encoder
 from .ingest import Ingest, NewRows
 from .rowstore import RowStore
 from .snapshot import Snapshot
@@ -39,7 +39,7 @@ class IndexState(NamedTuple):
     @classmethod
     def empty(cls, ingest: Ingest, encoder: Encoder | None) -> IndexState:
         """Make the state of an index without rows; `encoder` is fitted, or None."""
-        if encoder is None:
+        if encoder is None or ingest.cell_bits is not None:  # centres of cells come from the first rows
             return cls(ingest, None, ingest.vector_store())
         return cls(ingest, Codec.of(encoder, ingest.metric), ingest.code_store())
 
@@ -90,13 +90,24 @@ class IndexState(NamedTuple):
         vectors = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
         if self.rows.is_restored:  # rows that were added have been checked
             self.ingest.check_kept(vectors)
-        encoder = fit_encoder(prototype, vectors if sample is None else sample, self.ingest.metric)
+        sample = vectors if sample is None else sample
+        encoder = prototype if is_ready(prototype) else fit_encoder(prototype, sample, self.ingest.metric)
         codec = Codec.of(encoder, self.ingest.metric)
-        rows = self.ingest.code_store()
-        rows.reserve(self.rows.next_id)
+        if self.ingest.cell_bits is not None:
+            codec = codec.with_residuals(self.ingest.metric.prepare(sample), self.ingest.cell_bits)
+        state = self.with_codec(codec)
+        state.rows.reserve(self.rows.next_id)
         new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
-        rows.add(ids, *self.ingest.encode(codec, new, is_checked=True))
-        return IndexState(self.ingest, codec, rows)
+        state.rows.add(ids, *state.ingest.encode(codec, new, is_checked=True))
+        return state
+
+    def with_codec(self, codec: Codec) -> IndexState:
+        """Return the state of an index without rows whose codec is fitted."""
+        ingest = self.ingest
+        if ingest.buckets is not None and codec.residuals is not None:
+            buckets = ingest.buckets.with_codec(codec.residuals)
+            ingest = replace(ingest, buckets=buckets, cell_bits=codec.residuals.bits)
+        return IndexState(ingest, codec, ingest.code_store())
 
     def merge(self, other: IndexState, prototype: Encoder) -> IndexState:
         """Add all rows of another state with their ids, and return the state then.
@@ -109,13 +120,21 @@ class IndexState(NamedTuple):
         if len(ids) == 0:
             return self
         columns = self.rows.columns
-        if same_encoder(self.encoder, other.encoder) and columns.items() <= other.rows.columns.items():
+        if self._codes_like(other) and columns.items() <= other.rows.columns.items():
             values = {name: snapshot.column_of(name, ids, column) for name, column in columns.items()}
-            self.rows.add(ids, snapshot.codes_of(ids, self.ingest.n_bits), values)
+            self.rows.add(ids, snapshot.codes_of(ids, self.ingest.code_bits), values)
             return self
         vectors = other.vectors_of(ids, snapshot)
         other.ingest.check_kept(vectors)
         return self.add(NewRows.of_vectors(vectors, self.ingest.dim, ids), prototype)[1]
+
+    def _codes_like(self, other: IndexState) -> bool:
+        """Return whether another state has every code that this one stores of a vector."""
+        if not same_encoder(self.encoder, other.encoder) or self.codec is None or other.codec is None:
+            return False
+        ours, theirs = self.codec.residuals, other.codec.residuals
+        is_equal = ours is None or (theirs is not None and np.array_equal(ours.centres, theirs.centres))
+        return is_equal and (other.ingest.keeps_codes or not self.ingest.keeps_codes)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
