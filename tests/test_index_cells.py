@@ -149,7 +149,6 @@ def test_more_probes_never_find_fewer_of_the_nearest():
         visited.append(found.stats["buckets"])
     assert shares == sorted(shares)
     assert shares[0] < shares[-1] == 1
-    assert visited == sorted(visited)
     assert visited[-1] == 30 * buckets_of(index)[0].n_cells
 
 
