@@ -51,23 +51,19 @@ class Kernel(Encoding):
 
     def __init__(self, dim: int, n_rows: int) -> None:
         from cbeindex import CirculantEncoder
-        from cbeindex.encoders.plans import ConvolutionPlan
-        from cbeindex.kernels import transform, vectors
+        from cbeindex.kernels import transform
 
         super().__init__(dim, n_rows)
         encoder = CirculantEncoder(dim, n_bits=dim, pad=False)
-        plan = ConvolutionPlan(dim, vectors.LANES)
         codes = np.empty((n_rows, -(-dim // 64)), dtype=np.uint64)
         nothing = np.empty((0, dim), dtype=np.float32)
         self.spectrum, self.signs = encoder.spectrum[0], encoder.signs[0]
-        self.arguments = (
-            encoder.centre, encoder.signs, dim, dim, plan.layout, plan.tables, plan.coefficients(encoder.spectrum),
-            plan.make_work(),
-        )  # fmt: skip
-        self.codes, self.nothing, self.transform = codes, nothing, transform.transform_rows
+        self.arguments = (*encoder.kernel_arrays(), encoder.make_work())
+        self.codes, self.nothing, self.no_sums = codes, nothing, np.empty((0, 2))
+        self.transform = transform.transform_rows
 
     def encode(self, rows: NDArray[np.float32]) -> Any:
-        return self.transform(rows, 0, len(rows), *self.arguments, self.nothing, self.codes)
+        return self.transform(rows, 0, len(rows), *self.arguments, self.nothing, self.codes, self.no_sums)
 
     def run_single(self, calls: int) -> float:
         """Return the seconds of the fastest of some calls for one row, without those of a call for none."""
@@ -76,7 +72,7 @@ class Kernel(Encoding):
             times = []
             for _ in range(calls):
                 start = time.perf_counter()
-                self.transform(self.rows, 0, n, *self.arguments, self.nothing, self.codes)
+                self.transform(self.rows, 0, n, *self.arguments, self.nothing, self.codes, self.no_sums)
                 times.append(time.perf_counter() - start)
             seconds.append(min(times))
         return seconds[1] - seconds[0]
@@ -87,7 +83,7 @@ class Kernel(Encoding):
 
         rows = self.rows[:4]
         projections = np.empty((len(rows), self.dim), dtype=np.float32)
-        self.transform(rows, 0, len(rows), *self.arguments, projections, self.codes[:0])
+        self.transform(rows, 0, len(rows), *self.arguments, projections, self.codes[:0], self.no_sums)
         flipped = rows * self.signs.astype(np.float32)
         exact = fft.irfft(fft.rfft(flipped.astype(np.float64)) * self.spectrum.astype(np.complex128), self.dim)
         single = fft.irfft(fft.rfft(flipped) * self.spectrum, self.dim)

@@ -46,7 +46,7 @@ class CBEIndex(Saveable):
     dim : int
         Length of the vectors, 1 to millions.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64.
+        Length of the codes, below, at or above `dim`. By default `dim`.
     metric : {"cosine", "l2", "ip"}
         "cosine": 1 - cosine, where a zero vector has cosine 0 to all others. "l2": squared Euclidean distance. "ip":
         1 - inner product.

@@ -76,7 +76,7 @@ def run(
 
 
 def _warm_up() -> None:
-    """Load the kernels before processes are forked: an interrupt while numba loads them is not ours to survive."""
+    """Load the kernels before processes are forked, so that the time of an episode is spent on files."""
     for kind in ("BinaryIndex", "CBEIndex"):
         with tempfile.TemporaryDirectory(prefix="fuzz-") as folder:
             model, path = Model(kind, 0), Path(folder, "items.cbe")

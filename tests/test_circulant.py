@@ -6,6 +6,7 @@ import pickle
 
 import numpy as np
 import pytest
+import scipy.fft
 import scipy.sparse
 from hypothesis import given
 from hypothesis import strategies as st
@@ -45,23 +46,42 @@ def test_projects_by_the_circulant_matrix(dim, n_bits, kind, pad, seed):
     np.testing.assert_array_equal(bits(encoder.encode(X))[:, :n_bits][certain], (expected > 0)[certain])
 
 
-@pytest.mark.parametrize("length", [2**16, 3**4 * 2**10, 98_415])
-def test_long_transforms_equal_short_ones(length):
-    """The split transform, for even and odd numbers of columns, against scipy in float64."""
-    encoder = CirculantEncoder(length, 2 * length, pad=False)
-    assert encoder._convolve._n_columns > 1
-    rows = vectors(2, length)
-    long = encoder.project(rows)
-    with tuned(split_transform_length=2**30):
-        direct = CirculantEncoder(length, 2 * length, pad=False)
-    assert direct._convolve._n_columns == 1
-    # Projections have a standard deviation of 1; float32 transforms of this length err by some 1e-6.
-    np.testing.assert_allclose(long, direct.project(rows), rtol=0, atol=2e-5)
+def exact_projections(encoder, X):
+    """Projections in float64, for lengths whose matrices are too large."""
+    centred = X.astype(np.float64) - encoder.centre
+    spectra = scipy.fft.rfft(centred[:, np.newaxis] * encoder.signs, encoder.length) * encoder.spectrum
+    return scipy.fft.irfft(spectra, encoder.length).reshape(len(X), -1)[:, : encoder.n_bits]
 
 
-def test_a_length_without_small_factors_is_not_split():
-    prime = 65_537
-    assert CirculantEncoder(prime, 8, pad=False)._convolve._n_columns == 1
+def single_projections(encoder, X):
+    """Projections by scipy in float32, the transform of version 0.1."""
+    flipped = (X - encoder.centre)[:, np.newaxis] * encoder.signs.astype(np.float32)
+    spectra = scipy.fft.rfft(flipped, encoder.length) * encoder.spectrum
+    assert spectra.dtype == np.complex64
+    return scipy.fft.irfft(spectra, encoder.length).reshape(len(X), -1)[:, : encoder.n_bits]
+
+
+@pytest.mark.parametrize("dim", [100, 384, 784, 1_009, 4_096, 25_600, 2**17, 98_415])
+@pytest.mark.parametrize("pad", [True, False])
+def test_only_projections_within_rounding_of_zero_change_their_bits(dim, pad):
+    """Against float64: errors of the size that scipy's float32 has, and hardly a bit that differs."""
+    X = vectors(max(4, 2**18 // dim), dim)
+    encoder = CirculantEncoder(dim, dim, pad=pad).fit(X)
+    exact = exact_projections(encoder, X)
+    unit = exact.std()
+    projections = encoder.project(X)
+    error = np.sqrt(((projections - exact) ** 2).mean()) / unit
+    theirs = np.sqrt(((single_projections(encoder, X) - exact) ** 2).mean()) / unit
+    assert 0 < error < 2.5e-7
+    # Measured: 1.39e-7 at 100 to 2.40e-7 at 98,415, the same on AVX-512, AVX2 and Arm. That is 0.55 to 1.02 times the
+    # error of scipy on x86, and up to 1.09 times on Arm, where scipy uses fused multiply-add too. What kernels lose is
+    # the rounding of the factors that the spectrum is combined to.
+    assert error < 1.1 * theirs
+    changed = bits(encoder.encode(X))[:, :dim] != (exact >= 0)
+    assert np.abs(exact[changed]).max(initial=0) < 6 * error * unit
+    # The density of normal projections at 0 is 0.4, so errors of e, normal too, change 0.4 * 0.8 e of the bits: about
+    # one in twenty million. Poisson: more than 3 among 2**18 once in 10**9.
+    assert changed.sum() <= 3
 
 
 @pytest.mark.parametrize("dim", [1, 2, 3, 8, 97, 128])
@@ -131,7 +151,7 @@ def test_first_bits_are_the_shorter_code(dim, n_bits, data):
     [
         ("centre", lambda a: a.astype(np.float64)),
         ("signs", lambda a: a[:, :5]),
-        ("spectrum", lambda a: a[:1]),
+        ("spectrum", lambda a: a[:, :1]),
         ("objective", lambda a: a[0]),
     ],
 )
@@ -246,36 +266,54 @@ class TestSameBits:
         np.testing.assert_array_equal(again.encode(self.X), codes)
 
 
+def fingerprint_of(encoder):
+    # Whole numbers from a plain congruence: no random generator has a say in the input.
+    X = (np.arange(8 * encoder.dim, dtype=np.int64).reshape(8, -1) * 7_919 % 211 - 105).astype(np.float32)
+    projections = encoder.project(X)
+    # No bit may hang on rounding: all projections are far from 0 (in units of their standard deviation).
+    assert np.abs(projections).min() / projections.std() > 1e-5
+    return hashlib.sha256(encoder.encode(X).tobytes()).hexdigest()[:8]
+
+
 @pytest.mark.parametrize(
     ("dim", "n_bits", "kind", "seed", "fingerprint"),
     [
-        (100, None, "orthogonal", 0, "87d04dbb"),
-        (97, 300, "orthogonal", 7, "c961fc82"),
+        (100, None, "orthogonal", 0, "85f8d003"),
+        (97, 300, "orthogonal", 7, "81397987"),
         (100, 64, "random", 0, "a0ad7242"),
-        (70_000, 256, "orthogonal", 1, "1e66c095"),
+        (70_000, 256, "orthogonal", 1, "3a2d6c4c"),
     ],
 )
 def test_bits_are_frozen(dim, n_bits, kind, seed, fingerprint):
     """A seed means the same encoder for ever, on every machine."""
-    encoder = CirculantEncoder(dim, n_bits, kind, seed)
-    # Whole numbers from a plain congruence: no random generator has a say in the input.
-    X = (np.arange(8 * dim, dtype=np.int64).reshape(8, dim) * 7_919 % 211 - 105).astype(np.float32)
-    projections = encoder.project(X)
-    # No bit may hang on rounding: all projections are far from 0 (in units of their standard deviation).
-    assert np.abs(projections).min() / projections.std() > 1e-5
-    assert hashlib.sha256(encoder.encode(X).tobytes()).hexdigest()[:8] == fingerprint
+    assert fingerprint_of(CirculantEncoder(dim, n_bits, kind, seed)) == fingerprint
+
+
+@pytest.mark.parametrize(
+    ("dim", "n_bits", "seed", "length", "fingerprint"),
+    [(100, 128, 0, 100, "87d04dbb"), (97, 300, 7, 100, "c961fc82"), (70_000, 256, 1, 72_000, "1e66c095")],
+)
+def test_bits_of_version_0_1(dim, n_bits, seed, length, fingerprint):
+    """An encoder of version 0.1, which chose other lengths, has the bits that it had."""
+    encoder = CirculantEncoder(dim, n_bits, seed=seed)
+    encoder.length = length
+    encoder.signs, encoder.spectrum = encoder._draw()
+    arrays = encoder.to_arrays() | {"objective": np.empty((len(encoder.signs), 0))}
+    old = CirculantEncoder.from_arrays(encoder.config(), arrays)
+    assert old.length == length
+    assert fingerprint_of(old) == fingerprint
 
 
 def test_shapes_and_types():
     encoder = CirculantEncoder(10)
-    assert encoder.n_bits == 64
-    assert encoder.encode(np.zeros((3, 10))).shape == (3, 8)
-    assert encoder.encode(np.zeros((0, 10))).shape == (0, 8)
-    assert encoder.encode([]).shape == (0, 8)
-    assert encoder.project(np.zeros((0, 10))).shape == (0, 64)
+    assert encoder.n_bits == 10
+    assert encoder.encode(np.zeros((3, 10))).shape == (3, 2)
+    assert encoder.encode(np.zeros((0, 10))).shape == (0, 2)
+    assert encoder.encode([]).shape == (0, 2)
+    assert encoder.project(np.zeros((0, 10))).shape == (0, 10)
     assert encoder.project(np.zeros((3, 10))).dtype == np.float32
     assert encoder.encode(np.zeros(10)).dtype == np.uint8
-    assert encoder.encode(scipy.sparse.csr_array((2, 10))).shape == (2, 8)
+    assert encoder.encode(scipy.sparse.csr_array((2, 10))).shape == (2, 2)
 
 
 def test_centre():
@@ -321,7 +359,7 @@ BAD = np.zeros((300, 10))
         (lambda e: e.fit(np.zeros(10)), ValueError, "at least 2 rows"),
         (lambda e: e.fit(np.zeros((0, 10))), ValueError, "at least 2 rows of 10 values, got 0"),
         (lambda e: e.fit(BAD, similar=[[0, 1]]), ValueError, "unless kind is 'learned'"),
-        (lambda e: e.shorten(65), ValueError, "at most 64"),
+        (lambda e: e.shorten(11), ValueError, "at most 10"),
         (lambda e: e.shorten(0), ValueError, "at least 1"),
         (lambda e: CirculantEncoder(0), ValueError, "dim must be at least 1, got 0"),
         (lambda e: CirculantEncoder(2.0), TypeError, "dim must be an integer, got float"),
@@ -368,7 +406,7 @@ def test_values_too_large_for_sums(dim):
     n_refused = 0
     for row, values in enumerate(small):
         X = small.copy()
-        X[row] = np.clip(values * np.float32(2.0**124), -3e38, 3e38) if row % 2 else values * np.float32(2.0**118)
+        X[row] = np.clip(values * np.float32(2.0**126), -3e38, 3e38) if row % 2 else values * np.float32(2.0**118)
         try:
             np.testing.assert_array_equal(encoder.encode(X)[row], encoder.encode(X[row] / np.float32(2.0**100)))
         except ValueError:

@@ -289,7 +289,7 @@ class _Terminal:
 
 
 def test_progress(folder, capsys, monkeypatch, small_steps):
-    last = r"out.cbe: 300 vectors of 40 values, 64 bits, [\d.]+ kB, [\d.]+ s\n"
+    last = r"out.cbe: 300 vectors of 40 values, 40 bits, [\d.]+ kB, [\d.]+ s\n"
     arguments = ["build", "out.cbe", "vectors.npy", "--force"]
     assert run(*arguments) == 0
     assert re.fullmatch(last, capsys.readouterr().err)
@@ -528,9 +528,9 @@ def test_info(folder, capsys):
     size = os.path.getsize("out.cbe")
     expected = {
         "dimensions": "40",
-        "bits": "64",
+        "bits": "40",
         "metric": "l2",
-        "encoder": "CirculantEncoder(dim=40, n_bits=64, kind='orthogonal', seed=0)",
+        "encoder": "CirculantEncoder(dim=40, n_bits=40, kind='orthogonal', seed=0)",
         "vectors kept": "float16",
         "buckets": "no",
         "rows": "300",

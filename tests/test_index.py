@@ -733,7 +733,7 @@ def test_stats():
 
 
 def test_repr():
-    assert repr(CBEIndex(100)) == "CBEIndex(dim=100, n_bits=128, metric='cosine'): 0 vectors"
+    assert repr(CBEIndex(100)) == "CBEIndex(dim=100, n_bits=100, metric='cosine'): 0 vectors"
     index = CBEIndex(2, 8, metric="ip", vectors="float16")
     index.add(np.ones((1_500, 2)))
     assert repr(index) == "CBEIndex(dim=2, n_bits=8, metric='ip', vectors='float16'): 1,500 vectors"

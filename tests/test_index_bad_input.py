@@ -38,7 +38,7 @@ MAKING = [
     (
         lambda: CBEIndex(10, 65, encoder=CirculantEncoder(10)),
         ValueError,
-        "n_bits must be omitted or 64, the bits of the encoder, got 65",
+        "n_bits must be omitted or 10, the bits of the encoder, got 65",
     ),
     (lambda: CBEIndex(10, vectors="float64"), ValueError, "vectors must be one of 'float32', 'float16', got 'float64'"),
     (lambda: CBEIndex(10, vectors=True), ValueError, "vectors must be one of"),

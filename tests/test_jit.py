@@ -9,8 +9,10 @@ from pathlib import Path
 
 import pytest
 from numba.core import caching
+from numba.core.dispatcher import Dispatcher
 
 import cbeindex
+from cbeindex._core.threads import run_aside
 from cbeindex.kernels import jit
 from tests.conftest import COMPILED
 
@@ -105,6 +107,43 @@ def triple(x):
     return 3 * x
 
 
+INTERRUPTED = """
+import signal, threading, time
+from cbeindex import kernels
+
+is_ready = threading.Event()
+
+def interrupt():
+    for number in range(40):
+        is_ready.wait()
+        is_ready.clear()
+        time.sleep(0.003 * (number % 20))
+        signal.pthread_kill(threading.main_thread().ident, signal.SIGINT)
+
+threading.Thread(target=interrupt, daemon=True).start()
+n_interrupts = 0
+while n_interrupts < 40:
+    try:
+        is_ready.set()
+        kernels.kernel_of_test.add(40)
+        time.sleep(10)
+    except KeyboardInterrupt:
+        n_interrupts += 1
+
+found = []
+thread = threading.Thread(target=lambda: found.append(kernels.kernel_of_test.add(40.5)), daemon=True)
+thread.start()
+thread.join(60)
+print(found)
+"""
+
+
+@compiled
+@pytest.mark.skipif(sys.platform == "win32", reason="no signal can be sent to a thread")
+def test_interrupts_while_kernels_are_imported_and_compiled_leave_no_lock_behind(package):
+    assert run(package, INTERRUPTED) == "[42.5]"
+
+
 @compiled
 def test_numba_has_the_internals_that_the_cache_extends():
     """Numba may change these in any release. A failure here means that `kernels/jit.py` has to follow numba.
@@ -116,7 +155,9 @@ def test_numba_has_the_internals_that_the_cache_extends():
     assert isinstance(kernel._cache, caching.FunctionCache)
     assert isinstance(kernel._cache._cache_file, caching.IndexDataCacheFile)
     assert kernel._cache._cache_file._source_stamp[1] == jit.sources_hash()
+    assert kernel._compile_for_args.func is run_aside
     for owner, name, parameters in (
+        (Dispatcher, "_compile_for_args", ["self", "args", "kws"]),
         (caching.Cache, "_index_key", ["self", "sig", "codegen"]),
         (caching.CacheImpl, "get_filename_base", ["self", "fullname", "abiflags"]),
     ):

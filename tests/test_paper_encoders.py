@@ -159,7 +159,7 @@ def test_which_ones_are_linear(kind, encoder):
 
 @pytest.mark.parametrize("kind", ["lsh", "sklsh", "spectral"])
 def test_more_bits_than_dimensions(kind):
-    assert MAKERS[kind](DIM).n_bits == 64
+    assert MAKERS[kind](DIM).n_bits == DIM
     encoder = MAKERS[kind](DIM, 100).fit(X)
     assert encoder.encode(X).shape == (100, 13)
     assert len(np.unique(encoder.project(X) >= 0, axis=1).T) > 90

@@ -286,3 +286,50 @@ def test_locks_in_a_forked_child():
 def test_default_is_the_cores_of_this_process():
     assert _threads.as_n_threads(None) == _threads.n_cores() >= 1
     assert _threads.as_n_threads(5) == 5
+
+
+class TestRunAside:
+    def test_returns_and_raises_what_the_call_does(self):
+        assert _threads.run_aside(divmod, 17, 5) == (3, 2)
+        with pytest.raises(ZeroDivisionError):
+            _threads.run_aside(divmod, 17, 0)
+        assert _threads.run_aside(threading.current_thread) is not threading.current_thread()
+
+    def test_an_interrupt_leaves_the_call_to_its_end(self):
+        may_end, has_ended = threading.Event(), threading.Event()
+
+        def call():
+            signal.raise_signal(signal.SIGINT)  # which Python delivers to the main thread
+            assert may_end.wait(10)
+            has_ended.set()
+
+        with pytest.raises(KeyboardInterrupt):
+            _threads.run_aside(call)
+        assert not has_ended.is_set()
+        may_end.set()
+        assert has_ended.wait(10)
+
+    def test_a_helper_leaves_when_its_caller_is_interrupted(self):
+        """Otherwise Ctrl-C would wait until a kernel that a helper needs has been compiled."""
+        may_end, helper_waits, caller = threading.Event(), threading.Event(), threading.current_thread()
+
+        def call():
+            helper_waits.set()
+            assert may_end.wait(10)
+
+        def task(start, stop):
+            if threading.current_thread() is caller:
+                assert helper_waits.wait(10)
+                raise KeyboardInterrupt
+            _threads.run_aside(call)
+
+        with pytest.raises(KeyboardInterrupt):
+            _threads.for_each_chunk(task, 2, 1, 2)
+        may_end.set()
+
+    def test_works_where_no_thread_can_be_started(self, monkeypatch):
+        def refuse(self):
+            raise RuntimeError("can't start new thread")
+
+        monkeypatch.setattr(threading.Thread, "start", refuse)
+        assert _threads.run_aside(divmod, 17, 5) == (3, 2)

@@ -39,17 +39,18 @@ class Circulant:
         self.plan = ConvolutionPlan(length, LANES)
         self.coefficients = self.plan.coefficients(self.spectrum)
 
-    def transform(self, rows, start=0, stop=None, projections=True, codes=True):
-        """Projections and codes, of the rows [start, stop) only, in memory that is filled with something else."""
+    def transform(self, rows, start=0, stop=None, projections=True, codes=True, sums=False):
+        """Projections, codes, sums of the rows [start, stop) only, in memory that is filled with something else."""
         stop = len(rows) if stop is None else stop
         work = self.plan.make_work()
         out = np.full((len(rows) if projections else 0, self.n_bits), 7, dtype=np.float32)
         words = np.full((len(rows) if codes else 0, -(-self.n_bits // 64)), 2**64 - 7, dtype=np.uint64)
+        totals = np.full((len(rows) if sums else 0, 2), 7.0)
         bad = transform_rows(
-            rows, start, stop, self.centre, self.signs, self.length, self.n_bits, self.plan.layout, self.plan.tables,
-            self.coefficients, work, out, words,
+            rows, start, stop, self.centre, self.signs, self.plan.layout, self.plan.tables,
+            self.coefficients, work, out, words, totals,
         )  # fmt: skip
-        return out, words, bad
+        return (out, words, bad, totals) if sums else (out, words, bad)
 
     def oracle(self, rows):
         """The same projections in float64."""
@@ -137,8 +138,8 @@ def test_memory_that_was_used_before_does_not_matter():
     again, words = np.empty_like(projections), np.empty_like(codes)
     for _ in range(2):
         bad = transform_rows(
-            rows, 0, n_rows, encoder.centre, encoder.signs, 784, 784, encoder.plan.layout, encoder.plan.tables,
-            encoder.coefficients, work, again, words,
+            rows, 0, n_rows, encoder.centre, encoder.signs, encoder.plan.layout, encoder.plan.tables,
+            encoder.coefficients, work, again, words, np.empty((0, 2)),
         )  # fmt: skip
         assert bad == -1
     np.testing.assert_array_equal(again, projections)
@@ -151,6 +152,20 @@ def test_only_what_is_asked_for_is_written(length):
     projections, codes, _ = encoder.transform(rows)
     np.testing.assert_array_equal(encoder.transform(rows, codes=False)[0], projections)
     np.testing.assert_array_equal(encoder.transform(rows, projections=False)[1], codes)
+
+
+@pytest.mark.parametrize(("length", "n_bits"), [(1, 1), (7, 5), (64, 64), (100, 250), (784, 784)])
+@pytest.mark.parametrize("size", [1.0, 1e-30, 1e30])
+def test_sums_of_magnitudes_and_squares(length, n_bits, size):
+    encoder, rows = Circulant(length, n_bits=n_bits), some_rows(LANES + 3, length) * np.float32(size)
+    projections, _, bad, sums = encoder.transform(rows, sums=True)
+    assert bad == -1
+    wide = projections.astype(np.float64)
+    # Both sum up to 784 positive numbers in float64, in different orders: each addition rounds by 1.1e-16.
+    np.testing.assert_allclose(sums, np.stack([np.abs(wide).sum(axis=1), (wide**2).sum(axis=1)], axis=1), rtol=1e-13)
+    some = encoder.transform(rows, 2, 4, projections=False, codes=False, sums=True)[3]
+    np.testing.assert_array_equal(some[2:4], sums[2:4])
+    assert (np.delete(some, [2, 3], axis=0) == 7).all()
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, np.float32(3e38)])
@@ -218,7 +233,8 @@ def test_lengths_that_are_transformed(length):
 PROGRAM = """
 import hashlib
 from tests.test_transform import Circulant, some_rows
-hashes = [hashlib.sha256(Circulant(n).transform(some_rows(17, n))[0]).hexdigest() for n in (31, 42, 96, 784, 1050)]
+results = [Circulant(n).transform(some_rows(17, n), sums=True) for n in (31, 42, 96, 784, 1050)]
+hashes = [hashlib.sha256(array).hexdigest() for result in results for array in (result[0], result[3])]
 from cbeindex.kernels.vectors import LANES
 print(LANES, *hashes)
 """

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .typing import Arrays
 
 MOST_DIM = 2**31 - 64
-"""Columns of sparse vectors are int32, and so is the default of `n_bits`: `dim` rounded up to a multiple of 64."""
+"""Columns of sparse vectors are int32, and so is `n_bits`, `dim` by default, rounded up to whole words."""
 
 MOST_BITS = 2**31 - 1
 """Hamming distances are int32."""

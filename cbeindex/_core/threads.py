@@ -1,7 +1,7 @@
 """The thread pool of the library, and locks that survive a fork.
 
-Work is a range of rows, split into chunks. A chunk is a call that releases the GIL (an FFT, a kernel) and writes to its
-own part of the output, so that results do not depend on the number of threads.
+Work is a range of rows, split into chunks. A chunk is a call that releases the GIL (a kernel, a product) and writes to
+its own part of the output, so that results do not depend on the number of threads.
 """
 
 from __future__ import annotations
@@ -11,12 +11,17 @@ import threading
 from collections.abc import Callable
 from itertools import count
 from queue import SimpleQueue
+from typing import Any, TypeVar
 from weakref import WeakSet
 
 from .checks import as_count
 
+T = TypeVar("T")
+
 # A bound on `n_threads` beyond the cores of any machine: work is split by `n_threads`.
 _MOST_THREADS = 1024
+# How often a thread that waits for another one looks whether the caller of its task was interrupted.
+_POLL_SECONDS = 0.02
 
 _pool: _Pool | None = None
 _pool_lock = threading.Lock()
@@ -72,6 +77,35 @@ def leave_if_interrupted() -> None:
     """Leave the current task if its caller was interrupted: long loops inside of tasks call this."""
     if _here.run is not None and _here.run.is_interrupted:
         raise _InterruptedError
+
+
+def run_aside(call: Callable[..., T], *arguments: Any) -> T:
+    """Return `call(*arguments)`, computed on a thread of its own that Ctrl-C cannot interrupt.
+
+    If this thread is interrupted, or the caller of its task, it leaves at once and the call goes on to its end. So the
+    call must be one that may be repeated, and that other threads may make at the same time.
+    """
+    results: list[T] = []
+    errors: list[BaseException] = []
+    is_done = threading.Event()
+
+    def run() -> None:
+        try:
+            results.append(call(*arguments))
+        except BaseException as error:
+            errors.append(error)
+        finally:
+            is_done.set()
+
+    try:  # not a daemon: the interpreter must not unload libraries while they are in use
+        threading.Thread(target=run, name="cbeindex-aside").start()
+    except RuntimeError:  # the interpreter is shutting down, or the system cannot start another thread
+        return call(*arguments)
+    while not is_done.wait(_POLL_SECONDS):  # an interrupted Thread.join would declare the thread dead
+        leave_if_interrupted()
+    if errors:
+        raise errors[0]
+    return results[0]
 
 
 class _InterruptedError(BaseException):

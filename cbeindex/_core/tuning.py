@@ -44,19 +44,16 @@ class Tuning:
     """
 
     least_block_rows: int = 4
-    """Rows of a block at least: scipy transforms four float32 rows at a time in one register."""
+    """Rows of a block at least, so that calls of numpy are shared by a few rows."""
 
     mean_sparse_rows: int = 4096
     """Sparse rows that are added to a mean at a time."""
 
-    split_transform_length: int = 2**16
-    """Transforms from this length on are split in two, because they exceed the second-level cache.
+    transform_block_floats: int = 2**18
+    """Floats in a block of rows that a kernel transforms at a time."""
 
-    Speed-up measured at 2**16: 1.3, 2**17: 1.1, 2**18: 1.5, 2**20: 1.6.
-    """
-
-    split_transform_values: int = 2**15
-    """Complex values that a stage of a split transform processes at a time, to stay in the second-level cache."""
+    spare_work_bytes: int = 2**22
+    """Working memory of transforms up to this size is kept for the next call: page faults would cost more."""
 
     direct_gain: float = 4
     """Cost of one of the length * log2(length) steps of a transform, in multiply-adds of a direct convolution.

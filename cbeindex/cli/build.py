@@ -77,7 +77,7 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("out", metavar="OUT", help="the index file to create")
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
     add("--key", help="array of .npz files to use")
-    add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension, rounded up to 64)")
+    add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
     add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)

@@ -99,6 +99,8 @@ class VectorSource:
         taken = self._rows[rows]
         if isinstance(taken, SparseRows):
             return taken.to_dense(self.dim)
+        if taken.dtype == np.float32 and not self.is_sparse and taken.flags.c_contiguous:
+            return taken  # type: ignore[no-any-return]
         with np.errstate(over="ignore"):  # float64 values beyond float32 become infinite, and are refused as such
             if is_sparse(taken):
                 taken = _summable(taken).toarray()

@@ -9,11 +9,10 @@ import numpy as np
 from .._core.threads import n_cores
 from .._core.tuning import tuning
 from .._core.typing import Arrays, Codes, Floats, Projections
-from ..data.codes import pack_signs
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..encoders import Encoder
-from ..encoders.foreign import project_rows
+from ..encoders.foreign import compute_rows, encode_rows, project_rows
 from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
 from .residuals import ResidualCodec
@@ -45,11 +44,13 @@ class Codec:
 
     def encode_rows(self, source: VectorSource, first: int, prepared: VectorRows) -> tuple[Codes, Arrays]:
         """Return codes and columns of rows of `source` from row `first` on that were prepared by the metric."""
-        projections = project_rows(self.encoder, source.part(first, prepared), 1)
-        columns = scalars_of(prepared, projections, self.geometry, self.metric)
-        if self.residuals is not None:
-            columns["residuals"] = self.residuals.encode(prepared, projections)
-        return pack_signs(projections), columns
+        rows = source.part(first, prepared)
+        if self.residuals is None:
+            codes, sums = encode_rows(self.encoder, rows, 1)
+            return codes, scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+        projections, codes, sums = compute_rows(self.encoder, rows, 1)
+        columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+        return codes, columns | {"residuals": self.residuals.encode(prepared, projections)}
 
     def project_queries(self, source: VectorSource, first: int, prepared: VectorRows, n_threads: int) -> Projections:
         """Project queries of `source` from query `first` on that were prepared by the metric."""

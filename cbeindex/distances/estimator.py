@@ -25,7 +25,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.typing import Arrays, Codes, Floats, Projections, Rows, Vectors
+from .._core.typing import Arrays, Codes, Doubles, Floats, Projections, Rows, Vectors
 from ..data.codes import pack_bits, pack_signs
 from ..data.columns import Column
 from ..data.sparserows import VectorRows
@@ -72,11 +72,9 @@ class Geometry:
         return cls(centre, 1 / float(ratios.mean()), float(ratios.var() / ratios.mean() ** 2), 0.0)
 
 
-def scalars_of(rows: VectorRows, projections: Projections, geometry: Geometry, metric: Metric) -> Arrays:
-    """Compute the columns of prepared rows from their projections."""
-    n_bits = projections.shape[1]
-    product = np.abs(projections).sum(axis=1, dtype=np.float64)  # <P y, b>
-    projected = squares(projections)  # |P y|^2
+def scalars_of(rows: VectorRows, sums: Doubles, n_bits: int, geometry: Geometry, metric: Metric) -> Arrays:
+    """Compute the columns of prepared rows from the sums of magnitudes and squares of their projections, (n, 2)."""
+    product, projected = sums.T  # <P y, b> and |P y|^2
     inverse = np.divide(1, product, out=np.zeros_like(product), where=product > 0)
     openness = n_bits * projected * inverse**2  # 1 / a^2, with a the cosine of P y and b
     if metric.name == "ip":

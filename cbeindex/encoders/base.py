@@ -12,9 +12,10 @@ from numpy.typing import ArrayLike, NDArray
 from .._core.checks import MOST_BITS, MOST_DIM, as_count
 from .._core.threads import as_n_threads, for_each_chunk, leave_if_interrupted
 from .._core.tuning import tuning
-from .._core.typing import Arrays, CodeBytes, Projections, Vectors
-from ..data.codes import n_bytes, pack_signs, to_bytes
+from .._core.typing import Arrays, CodeBytes, Codes, Doubles, Projections, Vectors
+from ..data.codes import to_bytes
 from ..data.source import VectorSource
+from .outputs import Outputs
 
 # Norm up to which the projections of a centre are far from the largest float32.
 _LONGEST_CENTRE = 1e36
@@ -38,7 +39,7 @@ class Encoder(ABC):
 
     def __init__(self, dim: int, n_bits: int | None) -> None:
         self.dim = as_count(dim, "dim", most=MOST_DIM)
-        self.n_bits = -(-self.dim // 64) * 64 if n_bits is None else as_count(n_bits, "n_bits", most=MOST_BITS)
+        self.n_bits = self.dim if n_bits is None else as_count(n_bits, "n_bits", most=MOST_BITS)
         self.centre: Vectors = np.zeros(self.dim, dtype=np.float32)
         self.is_fitted = False
 
@@ -88,13 +89,27 @@ class Encoder(ABC):
 
     def project_source(self, source: VectorSource, n_threads: int) -> Projections:
         """Project the vectors of a source: float32 (n, n_bits)."""
-        projections: Projections = np.empty((source.n_rows, self.n_bits), dtype=np.float32)
+        out = Outputs.of(source.n_rows, self.n_bits, projections=True)
+        self._compute(source, out, n_threads)
+        return out.projections
 
-        def keep(start: int, block: Projections) -> None:
-            projections[start : start + len(block)] = block
+    def encode_source(self, source: VectorSource, n_threads: int) -> Codes:
+        """Encode the vectors of a source: uint64 (n, n_words)."""
+        out = Outputs.of(source.n_rows, self.n_bits, codes=True)
+        self._compute(source, out, n_threads)
+        return out.codes
 
-        self._for_each_block(source, keep, n_threads)
-        return projections
+    def encode_with_sums(self, source: VectorSource, n_threads: int) -> tuple[Codes, Doubles]:
+        """Encode the vectors of a source; also return the sums of magnitudes and squares of projections, (n, 2)."""
+        out = Outputs.of(source.n_rows, self.n_bits, codes=True, sums=True)
+        self._compute(source, out, n_threads)
+        return out.codes, out.sums
+
+    def compute_source(self, source: VectorSource, n_threads: int) -> Outputs:
+        """Compute projections, codes and sums of the vectors of a source."""
+        out = Outputs.of(source.n_rows, self.n_bits, projections=True, codes=True, sums=True)
+        self._compute(source, out, n_threads)
+        return out
 
     def encode(self, X: ArrayLike, n_threads: int | None = None) -> CodeBytes:
         """Encode vectors: one bit per projection, which is 1 if the projection is at least 0.
@@ -113,12 +128,7 @@ class Encoder(ABC):
         uint8 array of shape (n, ceil(n_bits / 8)), or (ceil(n_bits / 8),) for a single vector
         """
         source = VectorSource(X, self.dim)
-        codes: CodeBytes = np.empty((source.n_rows, n_bytes(self.n_bits)), dtype=np.uint8)
-
-        def pack(start: int, block: Projections) -> None:
-            codes[start : start + len(block)] = to_bytes(pack_signs(block), self.n_bits)
-
-        self._for_each_block(source, pack, as_n_threads(n_threads))
+        codes = to_bytes(self.encode_source(source, as_n_threads(n_threads)), self.n_bits)
         return codes[0] if source.is_single else codes
 
     def _training_rows(self, X: ArrayLike) -> VectorSource:
@@ -154,8 +164,8 @@ class Encoder(ABC):
             )
         return mean.astype(np.float32)
 
-    def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
-        """Project all rows in blocks, on several threads, and call `use(first_row, projections)` for each block."""
+    def _compute(self, source: VectorSource, out: Outputs, n_threads: int) -> None:
+        """Project all rows in blocks, on several threads, and write what is wanted of each block to `out`."""
         step = self._rows_per_block(source)
         n_blocks = -(-source.n_rows // step)
         # Several chunks per thread balance the load; each chunk allocates the memory of its projector once.
@@ -174,7 +184,7 @@ class Encoder(ABC):
                     bad = ~np.isfinite(projections).all(axis=1)
                     if bad.any():
                         source.refuse(first + int(bad.argmax()))
-                use(first, projections)
+                out.write(first, projections)
 
         for_each_chunk(task, source.n_rows, chunk, n_threads)
 

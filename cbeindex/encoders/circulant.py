@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable
 from typing import Any, ClassVar, Self
 
@@ -20,14 +19,16 @@ from .._core.checks import (
     as_seed,
     require_memory,
 )
-from .._core.threads import as_n_threads
-from .._core.typing import Arrays, Projections, Rows, Spectrum, Vectors
+from .._core.threads import as_n_threads, for_each_chunk, leave_if_interrupted
+from .._core.typing import Arrays, Floats, Projections, Rows, Spectrum, Vectors
 from ..data.source import VectorSource, as_pairs
 from .base import Encoder, Projector, RowsProjector, rows_per_block
-from .convolution import CircularConvolution, fast_length
 from .direct import DirectConvolution
 from .drawing import draw_signs, flat_spectrum, gaussian_spectrum
 from .learning import TrainingOptions, TrainingRows, learn_spectrum
+from .outputs import Outputs
+from .plans import fast_length
+from .transform import CirculantTransform, KernelArrays
 
 KINDS = ("orthogonal", "random", "learned")
 
@@ -53,7 +54,7 @@ class CirculantEncoder(Encoder):
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64. Every `length`
+        Length of the codes, below, at or above `dim`. By default `dim`. Every `length`
         bits cost one transform. Codes of different lengths share their first bits, with two exceptions: kind
         "learned" is trained for a number of bits, and for sparse vectors bits may differ whose projection is 0 up to
         rounding.
@@ -95,6 +96,7 @@ class CirculantEncoder(Encoder):
     """
 
     name: ClassVar[str] = "circulant"
+    _transform: CirculantTransform | None  # created for the first dense vectors
     _direct: DirectConvolution | None  # created for the first sparse vectors
 
     def __init__(
@@ -118,7 +120,7 @@ class CirculantEncoder(Encoder):
         require_memory(_VALUE_BYTES * self._n_blocks(self.n_bits) * self.length, "an encoder of this length")
         self.signs, self.spectrum = self._draw()
         self.objective: NDArray[np.float64] = np.empty((len(self.signs), 0))
-        self._prepare()
+        self._forget_tables()
 
     def __repr__(self) -> str:
         return f"CirculantEncoder(dim={self.dim}, n_bits={self.n_bits}, kind={self.kind!r}, seed={self.seed})"
@@ -156,8 +158,8 @@ class CirculantEncoder(Encoder):
         centre = self._mean_row(source)
         if self.kind == "learned":
             self.spectrum, self.objective = self._learn(source, centre, pairs, threads)
-            self._prepare()
-        self.centre, self._direct = centre, None
+        self.centre = centre
+        self._forget_tables()
         self.is_fitted = True
         return self
 
@@ -166,15 +168,17 @@ class CirculantEncoder(Encoder):
     ) -> tuple[Spectrum, NDArray[np.float64]]:
         """Train all blocks; return their spectra and objectives."""
         _, spectrum = self._draw()
+        float_signs = self.signs.astype(np.float32)
         options = TrainingOptions(self.lam, self.mu, self.n_iter, n_threads)
         objectives = []
         for block in range(len(spectrum)):
 
-            def read(rows: slice | Rows, signs: Vectors = self._float_signs[block : block + 1]) -> Vectors:
+            def read(rows: slice | Rows, signs: Vectors = float_signs[block]) -> Vectors:
                 taken = source.read(rows)
-                flipped = np.empty((len(taken), 1, self.length), dtype=np.float32)
-                _flip(taken, centre, signs, out=flipped)
-                return flipped[:, 0]
+                flipped: Vectors = np.zeros((len(taken), self.length), dtype=np.float32)
+                np.subtract(taken, centre, out=flipped[:, : self.dim])
+                flipped[:, : self.dim] *= signs
+                return flipped
 
             rows = TrainingRows(read, source.n_rows, self.length, *pairs)
             n_bits = min(self.length, self.n_bits - block * self.length)
@@ -255,7 +259,7 @@ class CirculantEncoder(Encoder):
             raise ValueError(
                 f"spectrum must have a mean square from {_LEAST_ENERGY} to {_LARGEST_ENERGY} in each block"
             )
-        encoder._prepare()
+        encoder._forget_tables()
         return encoder
 
     def __getstate__(self) -> dict[str, Any]:
@@ -289,65 +293,88 @@ class CirculantEncoder(Encoder):
             spectrum[block] = draw_spectrum(bits, self.length)
         return signs, spectrum
 
-    def _prepare(self) -> None:
-        """Precompute what projecting needs from the parameters."""
-        self._float_signs = self.signs.astype(np.float32)
-        self._convolve = CircularConvolution(self.spectrum, self.length)
-        self._direct = None
+    def kernel_arrays(self) -> KernelArrays:
+        """Return what the kernel `transform_rows` needs of the encoder, for kernels that transform queries themselves.
+
+        The arrays are centre, signs, layout, tables and coefficients. They are valid until the next `fit`.
+        """
+        return self._transforms().arrays
+
+    def make_work(self) -> Floats:
+        """Return working memory for `transform_rows`. Every thread needs its own."""
+        return self._transforms().make_work()
+
+    def _forget_tables(self) -> None:
+        """Drop what is computed from the parameters when it is first needed, and is neither pickled nor saved."""
+        self._transform = self._direct = None
+
+    def _transforms(self) -> CirculantTransform:
+        """Return the transform of dense rows."""
+        if self.kind == "learned" and not self.is_fitted:
+            raise ValueError("CirculantEncoder of kind 'learned' must be fitted before it can project: call fit(X)")
+        if self._transform is None:  # a race between threads is harmless: all create the same
+            self._transform = CirculantTransform(self.centre, self.signs, self.spectrum, self.length)
+        return self._transform
+
+    def _compute(self, source: VectorSource, out: Outputs, n_threads: int) -> None:
+        """Transform dense rows inside a kernel, which writes all results."""
+        if source.is_sparse:
+            super()._compute(source, out, n_threads)
+            return
+        transform = self._transforms()
+        step = transform.rows_per_block(self.n_bits)
+
+        def task(start: int, stop: int) -> None:
+            for first in range(start, stop, step):
+                leave_if_interrupted()
+                rows = slice(first, min(first + step, stop))
+                bad = transform(source.read(rows), out.part(rows))
+                if bad >= 0:
+                    source.refuse(first + bad)
+
+        # Several chunks per thread balance the load.
+        chunk = step * max(1, source.n_rows // (4 * n_threads * step))
+        for_each_chunk(task, source.n_rows, chunk, n_threads)
 
     def _projector(self) -> Projector:
-        flipped = np.empty((self._convolve.rows_per_block(), len(self.signs), self.length), dtype=np.float32)
+        transform = self._transforms()
 
         def project(rows: Vectors) -> Projections:
-            block = flipped[: len(rows)]
-            _flip(rows, self.centre, self._float_signs, out=block)
-            return self._convolve(block).reshape(len(rows), -1)
+            out = Outputs.of(len(rows), self.n_bits, projections=True)
+            bad = transform(rows, out)
+            if bad >= 0:
+                out.projections[bad] = np.nan  # the kernel has stopped there
+            return out.projections
 
         return project
 
     def _projectors(self, source: VectorSource) -> Callable[[], RowsProjector]:
         """Project sparse rows with few entries directly, and all other rows by transforms."""
-        if self.kind == "learned" and not self.is_fitted:
-            raise ValueError("CirculantEncoder of kind 'learned' must be fitted before it can project: call fit(X)")
-        make_transform = super()._projectors(source)
-        if not source.is_sparse:
-            return make_transform
+        project_dense, step = self._projector(), self._transforms().rows_per_block(self.n_bits)
         if self._direct is None:  # a race between threads is harmless: all create the same
-            self._direct = DirectConvolution(self.spectrum, self._float_signs, self.centre, self.length, self.n_bits)
+            signs = self.signs.astype(np.float32)
+            self._direct = DirectConvolution(self.spectrum, signs, self.centre, self.length, self.n_bits)
         direct = self._direct
 
-        def make() -> RowsProjector:
-            transform = functools.cache(make_transform)  # created for the first long row
+        def project(rows: slice) -> Projections:
+            entries = source.read_sparse(rows)
+            is_short = entries.counts() <= direct.most_entries
+            if is_short.all():
+                return direct(entries)
+            projections = np.empty((len(entries), self.n_bits), dtype=np.float32)
+            projections[is_short] = direct(entries[np.flatnonzero(is_short)])
+            long = np.flatnonzero(~is_short)
+            for first in range(0, len(long), step):
+                some = long[first : first + step]
+                projections[some] = project_dense(source.read(rows.start + some))
+            return projections
 
-            def project(rows: slice) -> Projections:
-                entries = source.read_sparse(rows)
-                is_short = entries.counts() <= direct.most_entries
-                if is_short.all():
-                    return direct(entries)
-                projections = np.empty((len(entries), self.n_bits), dtype=np.float32)
-                projections[is_short] = direct(entries[np.flatnonzero(is_short)])
-                long, step = np.flatnonzero(~is_short), self._convolve.rows_per_block()
-                for first in range(0, len(long), step):
-                    some = long[first : first + step]
-                    projections[some] = transform()(rows.start + some)[:, : self.n_bits]
-                return projections
-
-            return project
-
-        return make
+        return lambda: project
 
     def _rows_per_block(self, source: VectorSource) -> int:
-        return rows_per_block(self.n_bits) if source.is_sparse else self._convolve.rows_per_block()
+        return rows_per_block(self.n_bits)
 
 
 def _is_sound(energy: NDArray[np.float64]) -> bool:
     """Return whether projections by spectra of these mean squares neither underflow nor overflow."""
     return bool(((energy >= _LEAST_ENERGY) & (energy <= _LARGEST_ENERGY)).all())
-
-
-def _flip(rows: Vectors, centre: Vectors, signs: Vectors, out: Vectors) -> None:
-    """Centre rows, multiply them by the signs of each block, and pad them: `out` is float32 (n, n_blocks, length)."""
-    values = out[:, :, : rows.shape[1]]
-    np.subtract(rows[:, np.newaxis], centre, out=values)
-    values *= signs
-    out[:, :, rows.shape[1] :] = 0

@@ -9,10 +9,11 @@ import numpy as np
 
 from .._core.checks import as_count
 from .._core.tuning import tuning
-from .._core.typing import Projections
+from .._core.typing import Codes, Doubles, Projections
 from ..data.source import VectorSource
 from .base import Encoder
 from .circulant import KINDS
+from .outputs import Outputs
 
 LARGEST_LENGTH = 1e18
 """Norm of vectors, and so of their centre, up to which float32 can represent distances."""
@@ -54,6 +55,24 @@ def project_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> Projec
         return np.asarray(encoder.project(rows.read(slice(None))), dtype=np.float32)
     parts = [encoder.project(block) for _, block in rows.blocks(tuning().foreign_block_floats)]
     return np.concatenate([np.empty((0, encoder.n_bits)), *parts]).astype(np.float32)
+
+
+def encode_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> tuple[Codes, Doubles]:
+    """Return codes of rows, and the sums of magnitudes and squares of their projections, (n, 2)."""
+    if isinstance(encoder, Encoder):
+        return encoder.encode_with_sums(rows, n_threads)
+    out = Outputs.of(rows.n_rows, encoder.n_bits, codes=True, sums=True)
+    out.write(0, project_rows(encoder, rows, n_threads))
+    return out.codes, out.sums
+
+
+def compute_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> Outputs:
+    """Return projections, codes and sums of rows."""
+    if isinstance(encoder, Encoder):
+        return encoder.compute_source(rows, n_threads)
+    out = Outputs.of(rows.n_rows, encoder.n_bits, projections=True, codes=True, sums=True)
+    out.write(0, project_rows(encoder, rows, n_threads))
+    return out
 
 
 def same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:

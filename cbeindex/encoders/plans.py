@@ -14,7 +14,6 @@ is then at the same distance from the other end, whatever its row.
 from __future__ import annotations
 
 import functools
-import itertools
 from collections.abc import Sequence
 from typing import Any
 
@@ -68,7 +67,7 @@ class ConvolutionPlan:
         self._frequencies = _order(radices(self._n_columns))
         self._n_pairs = self._n_rows // 2 + 1
         self._is_short = 8 * lanes * self.n_points <= _BATCH
-        self._sizes = {"n_rows": self._n_rows, "n_columns": self._n_columns}
+        self._sizes = {"length": length, "n_rows": self._n_rows, "n_columns": self._n_columns}
         integers, tables = _Pieces(np.int64, len(FIELDS + BATCH_FIELDS)), _Pieces(np.float32)
         self._lay_out_passes(integers, tables)
         self._lay_out_lanes(is_kept, integers, tables)
@@ -252,21 +251,31 @@ def radices(n: int) -> list[int]:
     return sorted([*found, *few, *[8] * ((bits - sum(p.bit_length() - 1 for p in few)) // 3)])
 
 
+def fast_length(dim: int) -> int:
+    """Return the smallest length of at least `dim` that is transformed as it is: even, with factors up to 7.
+
+    One value stays alone: a second row of the matrix, 0 and 1, would not see it.
+    """
+    return 1 if dim == 1 else _smooth_lengths(dim)[0]
+
+
 @functools.lru_cache(1024)
 def transform_length(length: int) -> int:
     """Return the number of floats to transform for a circle of some length: itself if it is even and 7-smooth."""
-    if length % 2 == 0 and _is_smooth(length):
+    if length > 1 and fast_length(length) == length:
         return length
-    least = 2 * length - 1
-    candidates = (n for n in range(least + least % 2, 2 * least + 2, 2) if _is_smooth(n))
-    return min(itertools.islice(candidates, 3), key=lambda n: _cost(n // 2, *_split(n // 2)))
+    return min(_smooth_lengths(2 * length - 1)[:3], key=lambda n: _cost(n // 2, *_split(n // 2)))
 
 
-def _is_smooth(n: int) -> bool:
+def _smooth_lengths(least: int) -> list[int]:
+    """Return even numbers without prime factors above 7, ascending: all of them from `least` to twice as much."""
+    most = max(2, 2 * least)
+    found = [2]
     for p in (2, 3, 5, 7):
-        while n % p == 0:
-            n //= p
-    return n == 1
+        for n in found:  # grows meanwhile
+            if n * p <= most:
+                found.append(n * p)
+    return sorted(n for n in found if n >= least)
 
 
 @functools.lru_cache(1024)

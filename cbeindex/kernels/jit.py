@@ -1,4 +1,4 @@
-"""The `njit` of all kernels, with a cache on disk that an edit of any kernel file invalidates."""
+"""The `njit` of all kernels: compiled out of reach of Ctrl-C, and cached until any kernel file changes."""
 
 import functools
 import hashlib
@@ -12,6 +12,8 @@ from typing import Any
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+
+from .._core.threads import run_aside
 
 _warned = False
 
@@ -32,7 +34,11 @@ def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]
 
     def decorate(function: Callable[..., Any]) -> Any:
         kernel = numba.njit(**options)(function)
-        if cache and not numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+        if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+            return kernel
+        # An interrupt inside numba can leave a lock held for good. Then every thread that needs a kernel waits forever.
+        kernel._compile_for_args = functools.partial(run_aside, kernel._compile_for_args)
+        if cache:
             try:
                 kernel._cache = _KernelCache(function)
             except RuntimeError as error:  # numba found no directory for the cache

@@ -7,14 +7,15 @@ PASS_FIELDS = ("kind", "n_blocks", "step", "twiddles")
 """Integers that describe a pass. Its kind is the place of its radix in RADICES, plus their number where step is 1."""
 
 FIELDS = (
-    "n_rows", "n_columns", "n_stripes", "n_blocks",
+    "length", "n_rows", "n_columns", "n_stripes", "n_blocks",
     "n_row_passes", "n_column_passes", "row_passes", "column_passes",
     "sources", "targets", "turns",
     "rows_together", "stripes_together", "pairs_together",
     "row_floats", "stripes", "blocks",
 )  # fmt: skip
-"""Integers that a layout begins with: sizes; passes, places of points and turns (where they are in the layout and in
-the tables); how much is worked on at a time; floats from row to row, and where scratch is, in the working memory."""
+"""Integers that a layout begins with: length of the circle; sizes; passes, places of points and turns (where they are
+in the layout and in the tables); how much is worked on at a time; floats from row to row, and where scratch is, in the
+working memory."""
 
 BATCH_FIELDS = (
     "batch_rows", "batch_points", "batch_pitch", "n_pairs", "pairs", "batch_turns", "batch_factors"

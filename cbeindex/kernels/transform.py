@@ -1,4 +1,4 @@
-"""Codes and projections of dense rows: centred, flipped, convolved, and then packed signs or the numbers themselves."""
+"""Projections, codes and sums of dense rows: centred, multiplied by signs, convolved, and then written or packed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,14 @@ from .jit import njit
 from .layouts import BATCH_FIELDS, FIELDS
 from .vectors import FLOAT, INTEGER, LANES, cgutils
 
-_N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH = (
-    (FIELDS + BATCH_FIELDS).index(name) for name in ("n_rows", "n_columns", "rows_together", "row_floats", "batch_rows")
+_LENGTH, _N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH = (
+    (FIELDS + BATCH_FIELDS).index(name)
+    for name in ("length", "n_rows", "n_columns", "rows_together", "row_floats", "batch_rows")
 )
 
 signs_of: Any
 all_finite: Any
+sums_of: Any
 flip: Any
 copy: Any
 
@@ -34,6 +36,14 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
     def all_finite(values: Any, start: int) -> Any:
         """Tell whether 64 floats are finite."""
         return np.isfinite(values[start : start + 64]).all()
+
+    def sums_of(values: Any, start: int, n_pieces: int) -> Any:
+        """Return the sum of magnitudes and the sum of squares of pieces of 16 floats, in float64."""
+        pieces = np.abs(values[start : start + 16 * n_pieces].reshape(-1, 16).astype(np.float64))
+        sums = np.stack([pieces, pieces**2]).sum(axis=1)
+        while sums.shape[1] > 1:
+            sums = sums[:, : sums.shape[1] // 2] + sums[:, sums.shape[1] // 2 :]
+        return sums[0, 0], sums[1, 0]
 
     def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, first: int, out: Any) -> None:
         """Centre a row, multiply it by the signs of a block, and pad it with zeros, from column `first` on."""
@@ -48,6 +58,7 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
 else:
     _FLOATS, _WORDS = ir.VectorType(FLOAT, 64), ir.VectorType(ir.IntType(32), 64)
+    _PIECE, _SUMS = ir.VectorType(FLOAT, 16), ir.VectorType(ir.DoubleType(), 16)
 
     def _load(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         """Read 64 floats of an array from a place on."""
@@ -78,6 +89,43 @@ else:
             return builder.icmp_unsigned("==", builder.call(reduce, [zeros]), ir.IntType(32)(0))
 
         return types.boolean(values, types.int64), generate
+
+    @intrinsic
+    def sums_of(typing_context: Any, values: Any, start: Any, n_pieces: Any) -> Any:
+        """Return the sum of magnitudes and the sum of squares of pieces of 16 floats, in float64.
+
+        The square of a float32 is exact in float64, and sums have one order: the bits are the same on every target.
+        """
+        result: Any = types.UniTuple(types.float64, 2)  # type: ignore[no-untyped-call,unused-ignore]
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+            data = builder.gep(data, [arguments[1]])
+            magnitudes, squares = (cgutils.alloca_once_value(builder, ir.Constant(_SUMS, [0.0] * 16)) for _ in range(2))
+            with cgutils.for_range(builder, arguments[2]) as piece:
+                place = builder.gep(data, [builder.mul(piece.index, INTEGER(16))])
+                floats = builder.load(builder.bitcast(place, _PIECE.as_pointer()), align=4)
+                magnitude = builder.fpext(_absolute(builder, floats), _SUMS)
+                builder.store(builder.fadd(builder.load(magnitudes), magnitude), magnitudes)
+                builder.store(builder.fadd(builder.load(squares), builder.fmul(magnitude, magnitude)), squares)
+            sums = [_add_lanes(builder, builder.load(part)) for part in (magnitudes, squares)]
+            return context.make_tuple(builder, result, sums)
+
+        return result(values, types.int64, types.int64), generate
+
+    def _absolute(builder: Any, floats: Any) -> Any:
+        kind = ir.FunctionType(_PIECE, [_PIECE])
+        return builder.call(cgutils.get_or_insert_function(builder.module, kind, "llvm.fabs.v16f32"), [floats])
+
+    def _add_lanes(builder: Any, lanes: Any) -> Any:
+        """Add the halves of a register until one number is left."""
+        width = 16
+        while width > 1:
+            width //= 2
+            kind = ir.VectorType(ir.IntType(32), width)
+            halves = (ir.Constant(kind, list(range(first, first + width))) for first in (0, width))
+            lanes = builder.fadd(*(builder.shuffle_vector(lanes, lanes, half) for half in halves))
+        return builder.extract_element(lanes, ir.IntType(32)(0))
 
     @njit(cache=True, nogil=True)
     def flip(rows: Any, row: int, centre: Any, signs: Any, block: int, first: int, out: Any) -> None:
@@ -121,14 +169,26 @@ def pack(work: Any, start: int, count: int, offset: int, codes: Any, row: int) -
 
 
 @njit(cache=True, nogil=True)
-def transform_rows(
-    rows: Any, start: int, stop: int, centre: Any, signs: Any, length: int, n_bits: int, layout: Any, tables: Any,
-    coefficients: Any, work: Any, projections: Any, codes: Any,
-) -> int:  # fmt: skip
-    """Write projections and codes of rows [start, stop); either array may be empty, and is then not written.
+def add_sums(work: Any, start: int, count: int, block: int, sums: Any, row: int) -> None:
+    """Add the magnitudes and squares of a block of packed floats to the sums of a row."""
+    magnitude, square = sums_of(work, start, (count + 15) // 16)
+    if block == 0:
+        sums[row] = 0
+    sums[row, 0] += magnitude
+    sums[row, 1] += square
 
-    Stops at the first row whose projections are not finite and returns its number; otherwise returns -1.
+
+@njit(cache=True, nogil=True)
+def transform_rows(
+    rows: Any, start: int, stop: int, centre: Any, signs: Any, layout: Any, tables: Any, coefficients: Any, work: Any,
+    projections: Any, codes: Any, sums: Any,
+) -> int:  # fmt: skip
+    """Write projections, codes, and sums of magnitudes and of squares of rows [start, stop).
+
+    `projections` has as many columns as codes have bits. An array without rows is not written. Stops at the first row
+    whose projections are not finite and returns its number; otherwise returns -1.
     """
+    length, n_bits = layout[_LENGTH], projections.shape[1]
     n_floats, row_floats = 2 * layout[_N_ROWS] * layout[_N_COLUMNS], layout[_ROW_FLOATS]
     # A batch is read from the rows in pieces of LANES columns, which begin anywhere where rows of points are not whole
     # pieces; a piece that is not inside of the rows comes from `work`.
@@ -154,6 +214,8 @@ def transform_rows(
                     copy(work, base, projections, first + i, offset, n_values)
                 if not pack(work, base, n_values, offset, codes, first + i):
                     first_bad = min(first_bad, first + i)
+                if len(sums):
+                    add_sums(work, base, n_values, block, sums, first + i)
         if first_bad < stop:
             return first_bad
         first += n

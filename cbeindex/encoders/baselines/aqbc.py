@@ -11,6 +11,7 @@ from numpy.typing import ArrayLike, NDArray
 from ..._core.checks import as_iterations, as_seed
 from ..._core.typing import Projections
 from ...data.source import VectorSource
+from ..outputs import Outputs
 from .matrices import Matrix, alternate, nearest_orthonormal, training_blocks
 from .parametric import Checks, Layout, MatrixEncoder
 
@@ -128,9 +129,9 @@ class AQBCEncoder(MatrixEncoder):
         self.is_fitted = True
         return self
 
-    def _for_each_block(self, source: VectorSource, use: Callable[[int, Projections], None], n_threads: int) -> None:
+    def _compute(self, source: VectorSource, out: Outputs, n_threads: int) -> None:
         refuse_negative(source)
-        super()._for_each_block(source, use, n_threads)
+        super()._compute(source, out, n_threads)
 
     def _finish(self, products: Projections) -> Projections:
         chosen, thresholds = nearest_vertices(products)

@@ -25,7 +25,7 @@ class LSHEncoder(MatrixEncoder):
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64. Codes of
+        Length of the codes, below, at or above `dim`. By default `dim`. Codes of
         different lengths share their first bits.
     seed : int
         Seed of W.

@@ -51,7 +51,7 @@ class SKLSHEncoder(MatrixEncoder):
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64. Codes of
+        Length of the codes, below, at or above `dim`. By default `dim`. Codes of
         different lengths share their first bits.
     seed : int
         Seed of w, b and t.

@@ -36,7 +36,7 @@ class SpectralEncoder(MatrixEncoder):
     dim : int
         Length of the vectors.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`. By default `dim` rounded up to a multiple of 64.
+        Length of the codes, below, at or above `dim`. By default `dim`.
     seed : int
         Ignored, because nothing is drawn. All encoders have this parameter.
 
