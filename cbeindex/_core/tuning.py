@@ -94,6 +94,10 @@ class Tuning:
     # Segments are not merged beyond this size: the copy costs more than one segment less saves.
     large_segment_rows: int = 2**22
     large_segment_bytes: int = 2**30
+    # The same limits for indexes with cells, whose joins make cells anew: no call of `add` should take seconds, and a
+    # search chooses cells in a segment in microseconds, whatever their number.
+    large_cell_segment_rows: int = 2**19
+    large_cell_segment_bytes: int = 2**28
     # An index fits itself on its first rows once it has this many rows, or this many bytes in at least
     # `least_first_rows` rows.
     first_rows: int = 2**13
@@ -243,6 +247,8 @@ class Tuning:
     # Cells whose exact distances are computed, of those that look-ups find nearest: for each probe, and more.
     exact_cells_of_probe: int = 3
     least_exact_cells: int = 16
+    # Longer queries are projected outside of the kernel, by several threads.
+    longest_kernel_query: int = 2**16
     # Tables are precise where |z - c|^2 is less than this share of |z|^2, for 1, 2 and 4 bits: rounding would add more
     # than a tenth to the error of an estimate; where estimates are the result, more than a fortieth.
     precise_shares: tuple[float, ...] = (0.01, 0.03, 0.1)

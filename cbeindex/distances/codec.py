@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 
@@ -11,7 +12,7 @@ from .._core.tuning import tuning
 from .._core.typing import Arrays, Codes, Floats, Projections
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
-from ..encoders import Encoder
+from ..encoders import CirculantEncoder, Encoder
 from ..encoders.foreign import compute_rows, encode_rows, project_rows
 from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
@@ -55,6 +56,12 @@ class Codec:
     def project_queries(self, source: VectorSource, first: int, prepared: VectorRows, n_threads: int) -> Projections:
         """Project queries of `source` from query `first` on that were prepared by the metric."""
         return project_rows(self.encoder, source.part(first, prepared), n_threads)
+
+    def kernel_transform(self) -> tuple[Any, ...] | None:
+        """Return what kernels need to project dense queries themselves; None if the encoder has no such kernel."""
+        if not isinstance(self.encoder, CirculantEncoder) or self.encoder.dim > tuning().longest_kernel_query:
+            return None
+        return *self.encoder.kernel_arrays(), len(self.encoder.make_work())
 
     def with_residuals(self, sample: VectorRows, bits: int) -> Codec:
         """Return a codec that makes residual codes too, relative to centres of a prepared sample."""

@@ -1,4 +1,4 @@
-"""A query in the cells of a segment, from its projections to the nearest rows, in one call."""
+"""Queries in the cells of a segment, from vectors or projections to the nearest rows, in one call."""
 
 from typing import Any
 
@@ -13,6 +13,7 @@ from .jit import njit
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
 from .topk import keep_smallest
+from .transform import transform_rows
 
 LARGEST = np.float32(np.finfo(np.float32).max)
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -115,7 +116,50 @@ def scan_cells(
 
 
 @njit(cache=True, nogil=True)
-def search(
+def search_one(
+    z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
+    centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, hidden: Mask, ranks: Ranks,
+    order: Ranks, ids: Ids, vectors: Vectors, metric: int, counts: Rows, tables: Tables, precise_tables: Tables,
+    cells: Keys, shifts: Floats, found: Keys, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+) -> bool:  # fmt: skip
+    """Find the nearest rows of a query with the projections `z`; parameters are those of `search_projections`.
+
+    `tables`, `precise_tables`, `cells`, `shifts` and `found` are memory to work in.
+    """
+    n_cells, n_probes, n_exact, n_found, n_wanted = bases.size, counts[0], counts[1], counts[2], counts[3]
+    has_copies, rows, width = counts[4] != 0, records.reshape(-1).view(np.int32), centroids.shape[1]
+    n_bytes = (width * bits + 7) // 8
+    step, product_offset = fill_tables(z, bits, False, tables[0])
+    cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
+    n_visited = n_probes
+    if n_probes < n_cells:
+        rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
+        choose_cells(z, centroids, bases, weights[2], n_cells, n_exact, n_probes, cells)
+    else:
+        for cell in range(n_cells):
+            cells[cell] = np.uint64(cell)
+    while True:
+        n = scan_cells(
+            z, query_shift, centres, bits, weights, cells, n_visited, n_probes, n_wanted, cell_centres, starts, records,
+            rows, hidden, ranks, n_found, has_copies, step, product_offset, tables, precise_tables, shifts, found,
+            visits,
+        )  # fmt: skip
+        if n >= n_wanted or n_visited >= n_cells:
+            break
+        # Too few of the rows may be results: begin again with all cells in order, to stop when there are enough.
+        rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
+        choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, cells)
+        n_visited = n_cells
+    if vectors.shape[0] == 0:
+        keys[:n], keys[n:] = found[:n], NO_KEY
+        return True
+    n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
+    visits[2] += max(0, n_read)
+    return bool(n_read >= 0)
+
+
+@njit(cache=True, nogil=True)
+def search_projections(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
     directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
     hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, metric: int, counts: Rows, room: int,
@@ -147,48 +191,87 @@ def search(
     room : int
         Bytes of the tables of a query.
     keys : uint64 array of shape (n_queries, n_found)
-        The nearest rows by estimate.
+        The nearest rows by estimate, if there are no vectors.
     distances, result_ids : float32 and int64 arrays of shape (n_queries, k)
         The nearest rows by exact distance, if there are vectors.
     visits : int64 array of shape (3,)
         Counts of rows and cells that were scanned, and of vectors that were read.
     """
-    n_cells, n_probes, n_exact, n_found, n_wanted = bases.size, counts[0], counts[1], counts[2], counts[3]
-    has_copies, rows = counts[4] != 0, records.reshape(-1).view(np.int32)
-    width = centroids.shape[1]
-    n_bytes = (width * bits + 7) // 8
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
-    cells, shifts = np.empty(n_cells, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
-    found = np.empty(n_found + min(n_found, 64) + 96, dtype=np.uint64)
-    for query in range(projections.shape[0]):
-        z = projections[query]
-        step, product_offset = fill_tables(z, bits, False, tables[0])
-        cell_offset = offset_of_products(z[:width], bits)
-        n_visited = n_probes
-        if n_probes < n_cells:
-            rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
-            choose_cells(z, centroids, bases, weights[2], n_cells, n_exact, n_probes, cells)
-        else:
-            for cell in range(n_cells):
-                cells[cell] = np.uint64(cell)
-        while True:
-            n = scan_cells(
-                z, query_shifts[query], centres, bits, weights, cells, n_visited, n_probes, n_wanted, cell_centres,
-                starts, records, rows, hidden, ranks, n_found, has_copies, step, product_offset, tables, precise_tables,
-                shifts, found, visits,
-            )  # fmt: skip
-            if n >= n_wanted or n_visited >= n_cells:
-                break
-            # Too few of the rows may be results: begin again with all cells in order, to stop when there are enough.
-            rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
-            choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, cells)
-            n_visited = n_cells
-        keys[query, :n], keys[query, n:] = found[:n], NO_KEY
-        if vectors.shape[0] > 0:
-            n_read = read_exactly(
-                queries[query], vectors, ids, order, found, n, metric, distances[query], result_ids[query]
-            )  # fmt: skip
-            if n_read < 0:
-                return False
-            visits[2] += n_read
+    cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
+    found = np.empty(counts[2] + min(counts[2], 64) + 96, dtype=np.uint64)
+    for i in range(projections.shape[0]):
+        query = queries[i] if vectors.shape[0] > 0 else queries[0]
+        if not search_one(
+            projections[i], query_shifts[i], query, centres, bits, weights, directory, centroids, bases, cell_centres,
+            starts, records, hidden, ranks, order, ids, vectors, metric, counts, tables, precise_tables, cells, shifts,
+            found, keys[i], distances[i], result_ids[i], visits,
+        ):  # fmt: skip
+            return False
     return True
+
+
+@njit(cache=True, nogil=True)
+def prepare_query(query: Vectors, square: float, metric: int, mean: Vectors, prepared: Vectors) -> Any:
+    """Write a query as the encoder sees it, and return what it adds to its distances whatever the centre.
+
+    The squared norm is known. Queries are divided by their norms under cosine, unless these are 0, or 1 up to rounding.
+    """
+    norm = np.float32(np.sqrt(square)) if metric == 2 else np.float32(1)
+    if norm == 0 or abs(norm - np.float32(1)) < np.float32(1e-6):
+        norm = np.float32(1)
+    for i in range(query.size):
+        prepared[i] = query[i] / norm
+    if metric == 2:
+        return np.float32((1 - product(prepared, prepared)) / 2)
+    return np.float32(1 - product(query, mean) + product(mean, mean)) if metric == 1 else np.float32(0)
+
+
+@njit(cache=True, nogil=True)
+def search_vectors(
+    queries: Vectors, longest: float, mean: Vectors, signs: Any, layout: Any, passes: Floats, coefficients: Floats,
+    n_work: int, centres: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats,
+    cell_centres: Any, starts: Rows, records: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids,
+    vectors: Vectors, metric: int, counts: Rows, room: int, keys: Keys, distances: Floats, result_ids: Ids,
+    visits: Rows,
+) -> int:  # fmt: skip
+    """Find the nearest rows of queries, from their vectors on: transform, tables, cells, scan, exact distances.
+
+    Parameters not named here are those of `search_projections`. Returns the number of queries that were searched: fewer
+    than there are if a query is not finite or too long, or -1 if a file holds row numbers of rows that do not exist.
+
+    Parameters
+    ----------
+    longest : float
+        The largest squared norm of a query.
+    mean, signs, layout, passes, coefficients
+        What `transform_rows` knows of the encoder.
+    n_work : int
+        Floats that it works in.
+    """
+    n_queries, n_bits, n_together = queries.shape[0], centres.shape[1], min(32, queries.shape[0])
+    work, prepared = np.empty(n_work, dtype=np.float32), np.empty((n_together, queries.shape[1]), dtype=np.float32)
+    projections, query_shifts = np.empty((n_together, n_bits), dtype=np.float32), np.empty(n_together, dtype=np.float32)
+    codes, sums = np.empty((0, (n_bits + 63) // 64), dtype=np.uint64), np.empty((0, 2))
+    tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
+    cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
+    found = np.empty(counts[2] + min(counts[2], 64) + 96, dtype=np.uint64)
+    for first in range(0, n_queries, n_together):
+        n = min(n_together, n_queries - first)
+        for i in range(n):
+            square = product(queries[first + i], queries[first + i])
+            if not square <= longest:
+                return int(first + i)
+            query_shifts[i] = prepare_query(queries[first + i], square, metric, mean, prepared[i])
+        bad = transform_rows(prepared, 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums)
+        if bad >= 0:
+            return int(first + bad)
+        for i in range(n):
+            query = first + i
+            if not search_one(
+                projections[i], query_shifts[i], queries[query], centres, bits, weights, directory, centroids, bases,
+                cell_centres, starts, records, hidden, ranks, order, ids, vectors, metric, counts, tables,
+                precise_tables, cells, shifts, found, keys[query], distances[query], result_ids[query], visits,
+            ):  # fmt: skip
+                return -1
+    return int(n_queries)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -56,6 +56,11 @@ class EncodedRows(NamedTuple):
 
     codes: Codes
     columns: dict[str, Any]
+
+    def joined(self, other: EncodedRows, columns: Mapping[str, Column]) -> EncodedRows:
+        """Return these rows and then others."""
+        parts = {name: c.joined([self.columns[name], other.columns[name]]) for name, c in columns.items()}
+        return EncodedRows(np.concatenate([self.codes, other.codes]), parts)
 
 
 @dataclass(frozen=True)

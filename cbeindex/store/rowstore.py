@@ -93,7 +93,10 @@ class RowStore:
         limits = tuning()
         most = limits.buffer_rows if buckets is None else limits.bucket_buffer_rows
         self._buffer_rows = max(limits.least_buffer_rows, min(most, limits.buffer_bytes // max(1, row_bytes)))
-        self._large_rows = min(limits.large_segment_rows, limits.large_segment_bytes // max(1, row_bytes))
+        large_rows, large_bytes = limits.large_segment_rows, limits.large_segment_bytes
+        if buckets is not None and buckets.uses_residuals:
+            large_rows, large_bytes = limits.large_cell_segment_rows, limits.large_cell_segment_bytes
+        self._large_rows = min(large_rows, large_bytes // max(1, row_bytes))
         self.is_restored = False
         self.lock = write_lock()
         self._contents = self._sealed((), 0)
@@ -126,6 +129,11 @@ class RowStore:
         """Number of rows that are not removed."""
         contents = self._contents
         return sum(segment.n_rows - segment.n_removed for segment in (*contents.sealed, contents.newest))
+
+    @property
+    def version(self) -> object:
+        """An object that is replaced whenever the rows change."""
+        return self._contents
 
     @property
     def next_id(self) -> int:

@@ -17,7 +17,7 @@ from ..distances.codec import Codec
 from ..distances.metrics import Metric, squares
 from ..encoders import Encoder
 from ..encoders.foreign import fitted_copy, is_ready, same_encoder
-from .ingest import Ingest, NewRows
+from .ingest import EncodedRows, Ingest, NewRows
 from .rowstore import RowStore
 from .snapshot import Snapshot
 
@@ -75,15 +75,29 @@ class IndexState(NamedTuple):
         if not is_enough:
             new.advance(n_first)
             return first_ids, first
-        state = first.fitted(prototype)
+        state, stored_ids, stored = first._fitted(prototype)
         new.advance(n_first)
         assert state.codec is not None
         encoded = state.ingest.encode(state.codec, new, n_first)
         ids = None if new.ids is None else new.ids[n_first:]
-        return np.concatenate([first_ids, state.rows.add(ids, *encoded, replace=new.replace)]), state
+        next_id = first.rows.next_id
+        if ids is None and next_id + len(encoded.codes) < 2**63:
+            ids = np.arange(next_id, next_id + len(encoded.codes))
+        if ids is not None and not np.isin(ids, stored_ids).any():  # all rows together make one segment
+            state.rows.add(np.concatenate([stored_ids, ids]), *stored.joined(encoded, state.rows.columns))
+        else:
+            state.rows.add(stored_ids, *stored)
+            ids = state.rows.add(ids, *encoded, replace=new.replace)
+        return np.concatenate([first_ids, ids]), state
 
     def fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> IndexState:
         """Return the state with an encoder fitted to `sample`, or to the first rows, and the first rows as codes."""
+        state, ids, encoded = self._fitted(prototype, sample)
+        state.rows.add(ids, *encoded)
+        return state
+
+    def _fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> tuple[IndexState, Ids, EncodedRows]:
+        """Return the state with a fitted encoder and without rows, and ids and codes of the first rows."""
         snapshot = self.rows.snapshot()
         snapshot.check_origins()
         ids = snapshot.ids()
@@ -98,8 +112,7 @@ class IndexState(NamedTuple):
         state = self.with_codec(codec)
         state.rows.reserve(self.rows.next_id)
         new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
-        state.rows.add(ids, *state.ingest.encode(codec, new, is_checked=True))
-        return state
+        return state, ids, state.ingest.encode(codec, new, is_checked=True)
 
     def with_codec(self, codec: Codec) -> IndexState:
         """Return the state of an index without rows whose codec is fitted."""

@@ -1,8 +1,8 @@
-"""The call of the kernel that searches cells of residual codes."""
+"""The calls of the kernels that search cells of residual codes."""
 
 from __future__ import annotations
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,8 @@ from ...store.segment import Segment
 from .residualcells import ResidualCells
 
 _NO_VECTORS: Vectors = np.empty((0, 0), dtype=np.float32)
+# Stands for queries where there are no vectors to compare them with.
+_NO_QUERIES: Vectors = np.empty((1, 0), dtype=np.float32)
 
 
 class CellCounts(NamedTuple):
@@ -29,11 +31,14 @@ class CellCounts(NamedTuple):
         Rows to find by estimate.
     n_wanted : int
         Rows that must be found, whatever cells it takes.
+    k : int
+        Rows to find by exact distance among them; 0 if the rows by estimate are the result.
     """
 
     n_probes: int
     n_found: int
     n_wanted: int
+    k: int = 0
 
 
 class CellsFound(NamedTuple):
@@ -42,59 +47,115 @@ class CellsFound(NamedTuple):
     Attributes
     ----------
     keys : uint64 array of shape (n_queries, n_found)
-        Estimate keys, ascending.
+        Estimate keys, ascending; empty if exact distances were computed.
     distances, ids : float32 and int64 arrays of shape (n_queries, k)
-        The nearest rows by exact distance; k is 0 without vectors.
+        The nearest rows by exact distance.
     visits : int64 array of shape (3,)
         Rows and cells that were scanned, vectors that were read.
+    n_searched : int
+        Queries that were searched; those from the first one on that is not finite or too long were not.
     """
 
     keys: Keys
     distances: Floats
     ids: Ids
     visits: Rows
+    n_searched: int
+
+    @classmethod
+    def empty(cls, n: int, counts: CellCounts) -> CellsFound:
+        """Allocate the results of `n` queries."""
+        return cls(
+            np.empty((n, 0 if counts.k else counts.n_found), dtype=np.uint64),
+            np.empty((n, counts.k), dtype=np.float32),
+            np.empty((n, counts.k), dtype=np.int64),
+            np.zeros(3, dtype=np.int64),
+            n,
+        )
+
+    def part(self, queries: slice) -> CellsFound:
+        """Return the results of some queries, with visits of their own."""
+        return CellsFound(
+            self.keys[queries], self.distances[queries], self.ids[queries], np.zeros(3, dtype=np.int64), 0
+        )
 
 
-def search_cells(
-    cells: ResidualCells,
-    segment: Segment,
-    hidden: Mask,
-    projections: Projections,
-    query_shifts: Floats,
-    counts: CellCounts,
-    exact: tuple[Vectors, int] | None = None,
-    n_threads: int = 1,
-) -> CellsFound:
-    """Find the nearest rows of queries in the cells of a segment.
+class CellCall:
+    """A search of the cells of a segment, for any queries.
 
-    `exact` holds the queries as they came and the number of results, if the segment has float32 vectors whose exact
-    distances are to be computed.
+    Parameters
+    ----------
+    segment : Segment
+        With float32 vectors, if exact distances are wanted.
+    hidden : bool array, or empty
+    counts : CellCounts
     """
-    codec, directory, n = cells.codec, cells.directory, len(projections)
-    queries, k = exact if exact is not None else (_NO_VECTORS, 0)
-    vectors = segment.columns["vectors"] if exact is not None else _NO_VECTORS
-    keys: Keys = np.empty((n, counts.n_found), dtype=np.uint64)
-    distances, ids = np.empty((n, k), dtype=np.float32), np.empty((n, k), dtype=np.int64)
-    visits = [np.zeros(3, dtype=np.int64)]
-    precise = tuning().precise_shares if exact is not None else tuning().precise_shares_of_estimates
-    weights = np.array([*codec.shift_scales, directory.weight, precise[CELL_BITS.index(codec.bits)]], dtype=np.float32)
-    n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
-    numbers = np.array([counts.n_probes, n_exact, counts.n_found, counts.n_wanted, cells.has_copies], dtype=np.int64)
-    room = kernels.querytables.room_for_tables(codec.n_bits, codec.bits)
 
-    def task(start: int, stop: int) -> None:
-        some = slice(start, stop)
-        mine = np.zeros(3, dtype=np.int64)
-        visits.append(mine)
-        is_sound = kernels.cellsearch.search(
-            projections[some], query_shifts[some], queries[some] if k else queries, codec.centres, codec.bits, weights,
+    def __init__(self, segment: Segment, hidden: Mask, counts: CellCounts) -> None:
+        cells: ResidualCells = segment.buckets
+        codec, directory = cells.codec, cells.directory
+        self._n_rows, self._counts = segment.n_rows, counts
+        precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
+        share = precise[CELL_BITS.index(codec.bits)]
+        n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
+        numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted, cells.has_copies]
+        self._arguments = (
+            codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
             directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,
-            hidden, segment.ranks, segment.order, segment.ids, vectors, codec.metric.number, numbers, room,
-            keys[some], distances[some], ids[some], mine,
+            hidden, segment.ranks, segment.order, segment.ids, segment.columns["vectors"] if counts.k else _NO_VECTORS,
+            codec.metric.number, np.array(numbers, dtype=np.int64),
+            kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
         )  # fmt: skip
-        if not is_sound:
-            raise CorruptIndexFileError(f"the order of rows must be of numbers below {segment.n_rows}")
 
-    step = max(1, min(tuning().cell_task_queries, -(-n // (2 * n_threads) if n_threads > 1 else n)))
-    for_each_chunk(task, n, step, n_threads)
-    return CellsFound(keys, distances, ids, np.sum(visits, axis=0))
+    def of_projections(
+        self, projections: Projections, shifts: Floats, queries: Vectors | None = None, n_threads: int = 1
+    ) -> CellsFound:
+        """Search for queries with these projections; `queries`, as they came, are for exact distances."""
+        found = CellsFound.empty(len(projections), self._counts)
+        vectors = _NO_QUERIES if queries is None else queries
+
+        def search(some: slice, out: CellsFound) -> int:
+            is_sound = kernels.cellsearch.search_projections(
+                projections[some], shifts[some], vectors if queries is None else vectors[some], *self._arguments,
+                out.keys, out.distances, out.ids, out.visits,
+            )  # fmt: skip
+            return some.stop if is_sound else -1
+
+        return self._on_threads(search, found, n_threads)
+
+    def of_vectors(
+        self, queries: Vectors, longest: float, transform: tuple[Any, ...], n_threads: int = 1
+    ) -> CellsFound:
+        """Search for dense queries; `transform` is what the kernel knows of the encoder."""
+        found = CellsFound.empty(len(queries), self._counts)
+
+        def search(some: slice, out: CellsFound) -> int:
+            n: int = kernels.cellsearch.search_vectors(
+                queries[some], longest, *transform, *self._arguments, out.keys, out.distances, out.ids, out.visits
+            )
+            return some.start + n if n >= 0 else -1
+
+        return self._on_threads(search, found, n_threads)
+
+    def _on_threads(self, search: Any, found: CellsFound, n_threads: int) -> CellsFound:
+        """Divide queries among threads. Each of them is searched on its own, so that results do not depend on it."""
+        n = len(found.ids)
+        if n == 1:
+            return found._replace(n_searched=self._checked(search(slice(0, 1), found)))
+        visits, n_searched = [found.visits], [n]
+
+        def task(start: int, stop: int) -> None:
+            part = found.part(slice(start, stop))
+            n_done = self._checked(search(slice(start, stop), part))
+            visits.append(part.visits)
+            if n_done < stop:
+                n_searched.append(n_done)
+
+        step = max(1, min(tuning().cell_task_queries, -(-n // (2 * n_threads)) if n_threads > 1 else n))
+        for_each_chunk(task, n, step, n_threads)
+        return found._replace(visits=np.sum(visits, axis=0), n_searched=min(n_searched))
+
+    def _checked(self, n_searched: int) -> int:
+        if n_searched < 0:
+            raise CorruptIndexFileError(f"the order of rows must be of numbers below {self._n_rows}")
+        return n_searched

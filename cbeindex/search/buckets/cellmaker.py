@@ -20,7 +20,7 @@ from ...distances.records import RECORD_ROWS, record_bytes
 from ...distances.residuals import CELL_BITS, ResidualCodec
 from ...store.segment import NOT_HIDDEN, Segment
 from .base import BucketMaker, Buckets
-from .cellkernel import CellCounts, search_cells
+from .cellkernel import CellCall, CellCounts
 from .residualcells import N_NEAREST, ResidualCells
 
 
@@ -184,7 +184,8 @@ def _measure_probes(segment: Segment, cells: ResidualCells) -> tuple[int, ...]:
     )
     counts = CellCounts(cells.n_cells, min(n_rows, N_NEAREST[-1] + 1), 0)
     in_order = replace(segment, ranks=np.arange(n_rows, dtype=np.int32))  # keys of rows, not of ranks
-    keys: Keys = search_cells(cells, in_order, NOT_HIDDEN, queries, np.zeros(len(sample), np.float32), counts).keys
+    call = CellCall(replace(in_order, buckets=cells), NOT_HIDDEN, counts)
+    keys: Keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
     rows = EstimateKeys(keys).ranks()[:, 1:]  # without the sampled row itself
     cell = np.searchsorted(cells.offsets, rows, side="right") - 1
     width = cells.codec.width
