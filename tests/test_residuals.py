@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.distances.records import RecordRows, record_bytes
+from cbeindex.kernels.dividing import divide
 from cbeindex.kernels.residuals import decode_rows, encode_rows, fill_records
 from tests.lookup_oracles import pack_levels, values_of_levels
 from tests.small import examples
@@ -107,3 +108,25 @@ def test_records_hold_what_was_written_to_them(seed, n_rows, n_bytes):
     flat = records[:, 32 * (n_bytes + 16) :].copy().view("<i4").ravel()
     np.testing.assert_array_equal(flat[places], order)
     np.testing.assert_array_equal(records[places // 32, 32 * (n_bytes - 1) + places % 32], column[order, n_bytes - 1])
+
+
+@examples(30)
+@given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 6), st.sampled_from([0, 1, 4]))
+def test_rows_are_divided_by_k_means(seed, n_points, n_parts, n_rounds):
+    rng = np.random.default_rng(seed)
+    n_parts = min(n_parts, n_points)
+    points = rng.standard_normal((n_points, 5)).astype(np.float32)
+    sample = rng.permutation(n_points)[: max(n_parts, n_points // 2)]
+    centroids, cell = np.full((n_parts, 5), np.nan, dtype=np.float32), np.full(n_points, -1)
+    divide(points, sample, n_rounds, centroids, cell)
+    expected = points[sample[:n_parts]].astype(np.float64)
+
+    def nearest(rows):
+        return ((points[rows, np.newaxis] - expected) ** 2).sum(axis=2).argmin(axis=1)
+
+    for rows in [*[sample] * (n_rounds if n_parts > 1 else 0), np.arange(n_points)]:
+        which = nearest(rows)
+        for part in np.unique(which):
+            expected[part] = points[rows[which == part]].mean(axis=0, dtype=np.float64)
+    np.testing.assert_array_equal(cell, which)
+    np.testing.assert_allclose(centroids, expected, rtol=1e-5, atol=1e-6)

@@ -15,7 +15,6 @@ from ..._core.tuning import tuning
 from ..._core.typing import Floats, Keys, Rows
 from ...data.codes import CodeRows
 from ...data.keys import EstimateKeys
-from ...distances import kmeans
 from ...distances.records import RECORD_ROWS, record_bytes
 from ...distances.residuals import CELL_BITS, ResidualCodec
 from ...store.segment import NOT_HIDDEN, Segment
@@ -120,7 +119,7 @@ class CellMaker(BucketMaker):
         ends = np.cumsum(sizes)
         # Data with one centre has no clusters, and nothing is gained by dividing it.
         share = self.n_cells_of(n_rows) / n_rows if len(codec.centres) > 1 else 0
-        n_parts = np.maximum(1, np.rint(sizes[used] * share).astype(np.int64))
+        n_parts = np.clip(np.rint(sizes[used] * share).astype(np.int64), 1, sizes[used])
         firsts = np.concatenate([[0], np.cumsum(n_parts)])
         cell: Rows = np.empty(n_rows, dtype=np.int64)
         centroids = np.empty((firsts[-1], codec.width), dtype=np.float32)
@@ -140,10 +139,11 @@ class CellMaker(BucketMaker):
 
 def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:
     """Divide points into cells by k-means; return the cell of each point, and the means of the cells."""
-    part = np.zeros(len(points), dtype=np.int64)
-    if n_parts > 1:
-        part = kmeans.assign(points, kmeans.train(points, n_parts, np.random.default_rng(len(points))))
-    return part, kmeans.means(points, part, n_parts)[0]
+    sample = np.random.default_rng(len(points)).permutation(len(points))[: tuning().kmeans_rows * n_parts]
+    cell: Rows = np.empty(len(points), dtype=np.int64)
+    centroids = np.empty((n_parts, points.shape[1]), dtype=np.float32)
+    kernels.dividing.divide(points, sample, tuning().kmeans_iterations, centroids, cell)
+    return cell, centroids
 
 
 def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, division: _Division) -> ResidualCells:
