@@ -382,6 +382,22 @@ class CBEIndex(Saveable):
         with self._lock:
             self._state = self._state.merge(other._state, self._prototype)
 
+    def refit(self) -> Self:
+        """Fit the encoder, the centres of cells and all codes anew to the vectors that the index keeps.
+
+        For an index whose data has changed since it was fitted. Searches see the old index until the new one is
+        complete. Needs kept vectors, and memory for a second copy of the index.
+
+        Returns
+        -------
+        self
+        """
+        with self._lock:
+            if self.is_fitted and self.vectors is None:
+                raise ValueError('refit needs vectors, but this index keeps codes only: make it with vectors="float32"')
+            self._state = self._state.refitted(self._prototype)
+        return self
+
     def stats(self) -> dict[str, Any]:
         """Describe the index: its parameters, its rows, and their bytes by part."""
         return {

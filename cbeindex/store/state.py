@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core.tuning import tuning
-from .._core.typing import Ids
+from .._core.typing import Ids, Rows
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
@@ -106,13 +106,36 @@ class IndexState(NamedTuple):
             self.ingest.check_kept(vectors)
         sample = vectors if sample is None else sample
         encoder = prototype if is_ready(prototype) else fit_encoder(prototype, sample, self.ingest.metric)
-        codec = Codec.of(encoder, self.ingest.metric)
-        if self.ingest.cell_bits is not None:
-            codec = codec.with_residuals(self.ingest.metric.prepare(sample), self.ingest.cell_bits)
+        codec = self._codec_of(encoder, sample)
         state = self.with_codec(codec)
         state.rows.reserve(self.rows.next_id)
         new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
         return state, ids, state.ingest.encode(codec, new, is_checked=True)
+
+    def refitted(self, prototype: Encoder) -> IndexState:
+        """Return the state with a copy of `prototype`, and centres of cells, fitted to the stored rows."""
+        snapshot = self.rows.snapshot()
+        snapshot.check_origins()
+        ids = snapshot.ids()
+        if len(ids) < 2:
+            raise ValueError(f"refit needs at least 2 vectors, got {len(ids)}")
+        vectors = self.vectors_of(ids, snapshot)
+        if self.rows.is_restored:
+            self.ingest.check_kept(vectors)
+        sample = vectors[sample_rows(len(ids), self.ingest.dim)]
+        codec = self._codec_of(fit_encoder(prototype, sample, self.ingest.metric), sample)
+        state = self.with_codec(codec)
+        state.rows.reserve(self.rows.next_id)
+        new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
+        state.rows.add(ids, *state.ingest.encode(codec, new, is_checked=True))
+        return state
+
+    def _codec_of(self, encoder: Encoder, sample: VectorRows) -> Codec:
+        """Return the codec of a fitted encoder, with centres of a sample if the index has cells."""
+        codec = Codec.of(encoder, self.ingest.metric)
+        if self.ingest.cell_bits is None:
+            return codec
+        return codec.with_residuals(self.ingest.metric.prepare(sample), self.ingest.cell_bits)
 
     def with_codec(self, codec: Codec) -> IndexState:
         """Return the state of an index without rows whose codec is fitted."""
@@ -162,6 +185,14 @@ class IndexState(NamedTuple):
             return self.ingest.dim
         n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
         return n_entries // max(1, sum(segment.n_rows for segment in snapshot.segments))
+
+
+def sample_rows(n_rows: int, dim: int) -> Rows:
+    """Choose the rows that an index is fitted to anew, the same ones each time, in order."""
+    limits = tuning()
+    n_sample = min(limits.centre_sample_rows, max(limits.least_first_rows, limits.centre_sample_bytes // (4 * dim)))
+    rows = np.random.default_rng(n_rows).permutation(n_rows)[:n_sample]
+    return np.sort(rows)
 
 
 def read_sample(source: VectorSource) -> VectorRows:
