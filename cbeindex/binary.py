@@ -275,4 +275,6 @@ class BinaryIndex(Saveable):
     def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:
         """Return queries as words in the layout that kernels are compiled for, and whether they were a single code."""
         words, is_single = self._as_words(queries, "queries")
-        return np.require(words, requirements=["C", "ALIGNED", "WRITEABLE"]), is_single
+        if not (words.flags.carray and words.flags.aligned):  # np.require takes 2 us to find this out
+            words = np.require(words, requirements=["C", "ALIGNED", "WRITEABLE"])
+        return words, is_single

@@ -299,7 +299,7 @@ def change_slots(rng: random.Random, file: IndexFile) -> str:
     elif way == "slot crc":
         slot = Slot(3, slot_crc=rng.randrange(2**32))
     if way == "version":
-        file.version = rng.choice((0, 2, 255, 2**32 - 1))
+        file.version = rng.choice((0, 1, 3, 255, 2**32 - 1))
     elif way == "start crc":
         file.start_crc = rng.randrange(2**32)
     else:

@@ -124,8 +124,9 @@ class Tuning:
     # Planner: the least candidates for re-ranking. 99.5 % of the true 10 nearest are among the 600 nearest by Hamming
     # distance (codes of 832 to 2,048 bits).
     least_candidates: int = 640
-    # Up to this many bits, estimating the distance of every row takes about as long as a Hamming scan and re-ranking.
-    estimate_all_bits: int = 512
+    # Up to this many bits, estimating the distance of every row takes no longer than a Hamming scan and re-ranking. At
+    # 1,024 bits it takes 0.4 to 0.5 of the time for 50,000 rows and 0.95 to 1.1 for 300,000 (256 queries).
+    estimate_all_bits: int = 1024
     # The same for rows in cells: up to this many bits, estimating all of them is faster than reading the nearest by
     # Hamming distance a second time.
     estimate_cell_bits: int = 1024
@@ -146,7 +147,7 @@ class Tuning:
     cascade_bits: int = 2048
     cascade_batch_bits: int = 4096
     cascade_share: int = 256
-    # Share of rows that survive the head of the cascade (measured: 0.02 to 0.1).
+    # Share of rows that survive the prefix of the cascade (measured: 0.02 to 0.1).
     cascade_survivor_share: float = 0.05
     # This many queries are a batch. A byte in cells costs a batch as much as this many bytes of a scan, which shares
     # what it reads among queries (measured: 2.7 on Fashion-MNIST, 3.7 on GloVe and on Debian text).
@@ -171,13 +172,16 @@ class Tuning:
     # Queries of a group in range search and in the cascade, which share the rows that are read.
     shared_queries: int = 32
 
-    # Cascade: head distances that a group of queries keeps between the two passes (32 MiB).
+    # Cascade: distances over the prefix that a group of queries keeps between the two passes (64 MiB).
     cascade_values: int = 2**24
-    # A row that survives the head costs as much as this many words of a sequential scan. Measured at 2,048 bits: 28 ns
-    # against 0.1 ns a word in a batch, and 35 ns against 0.6 ns for fewer than `cascade_few_queries` queries.
-    cascade_row_words: int = 280
-    cascade_row_words_of_few: int = 50
+    # If more than this share of the blocks survives the prefix, all blocks are scanned: in a batch, and for fewer than
+    # `cascade_few_queries` queries, which do not share what a scan reads.
+    cascade_block_share: float = 0.3
+    cascade_block_share_of_few: float = 0.6
     cascade_few_queries: int = 4
+    # The blocks of the sample that tells whether this is so: as many, and one in so many. Their prefixes are read.
+    cascade_sample_blocks: int = 128
+    cascade_sample_share: int = 64
     # The least queries whose survivors decide whether the cascade pays for the remaining ones.
     cascade_first_queries: int = 8
 

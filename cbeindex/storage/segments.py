@@ -13,12 +13,13 @@ import numpy as np
 
 from .._core.checks import as_choice, as_count
 from .._core.typing import Arrays, Ids, Mask, Ranks
-from ..data.codes import BLOCK_ROWS, CodeRows
+from ..data.codes import BLOCK_ROWS, CodeRows, n_words
 from ..data.columns import Column
 from ..data.sparserows import SparseRows
 from ..search.buckets import MAKERS, BucketMaker, Buckets
 from ..store.rowstore import RowStore
 from ..store.segment import NO_RANKS, NOT_HIDDEN, Segment
+from . import version1
 from .container import Stored
 from .sections import MappedArrays
 from .values import value_of
@@ -89,6 +90,7 @@ def mapped_crcs(saved: list[SavedSegment]) -> dict[str, int]:
         for name, _, segment in saved
         if isinstance(segment.origin, MappedArrays)
         for part in _arrays_of(segment)
+        if part in segment.origin.crcs  # codes of version 1 were compared when they were converted
     }
 
 
@@ -105,7 +107,8 @@ def load_segments(described: Any, stored: Stored, rows: RowStore) -> tuple[list[
 
 def _arrays_of(segment: Segment) -> Arrays:
     """Return the arrays of a segment that never change, by the last part of their section names."""
-    arrays: Arrays = {"ids": segment.ids, "head": segment.codes.head, "tail": segment.codes.tail}
+    codes = segment.codes
+    arrays: Arrays = {"ids": segment.ids, **({"rows": codes.rows} if codes.is_by_row else {"blocks": codes.blocks})}
     if segment.order.size:
         arrays |= {"order": segment.order, "ranks": segment.ranks}
     stored = () if segment.buckets is None else segment.buckets.stored_columns
@@ -187,11 +190,7 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
     name, n_rows = entry["name"], entry["n_rows"]
     arrays = _SegmentArrays(name, n_rows, stored.arrays)
     kind = _kind_of_buckets(entry, rows)
-    layout = CodeRows.empty(0, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
-    codes = CodeRows(
-        arrays.get("head", np.uint64, -(-n_rows // BLOCK_ROWS), layout.n_head, BLOCK_ROWS),
-        arrays.get("tail", np.uint64, n_rows, layout.tail.shape[1]),
-    )
+    codes = _load_codes(arrays, stored, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
     order = ranks = NO_RANKS
     if kind is not None and kind.reorders_rows:
         order, ranks = arrays.get("order", np.int32, n_rows), arrays.get("ranks", np.int32, n_rows)
@@ -209,6 +208,16 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
         buckets,
         stored.mapped(f"{name}/"),
     )
+
+
+def _load_codes(arrays: _SegmentArrays, stored: Stored, n_bits: int, by_row: bool) -> CodeRows:
+    """Return the codes of a segment, which are views of its section unless the file has version 1."""
+    n_rows = arrays.n_rows
+    if stored.version == 1:
+        return version1.load_codes(arrays.get, n_rows, n_bits, by_row)
+    if by_row:
+        return CodeRows(arrays.get("rows", np.uint64, n_rows, n_words(n_bits))[:, :, np.newaxis])
+    return CodeRows(arrays.get("blocks", np.uint64, -(-n_rows // BLOCK_ROWS), n_words(n_bits), BLOCK_ROWS))
 
 
 def _kind_of_buckets(entry: Any, rows: RowStore) -> type[Buckets] | None:

@@ -252,7 +252,7 @@ class RowStore:
         segments = [segment.without_removed() for segment in segments]
         joined = segments[0]
         if len(segments) > 1:
-            words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
+            words = np.concatenate([s.codes.words(s.n_rows) for s in segments])
             columns = {name: c.joined([s.columns[name] for s in segments]) for name, c in self.columns.items()}
             ids = np.concatenate([s.ids for s in segments])
             joined = Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
@@ -273,7 +273,7 @@ class RowStore:
             # The capacity doubles each time, so that a row is copied at most twice on average.
             capacity = min(self._buffer_rows, max(n_rows, 2 * buffer.capacity, tuning().least_buffer_rows))
             buffer = Buffer(self.n_bits, self.columns, capacity)
-            buffer.write(0, newest.ids, newest.codes.take(np.arange(newest.n_rows)), newest.columns)
+            buffer.write(0, newest.ids, newest.codes.words(newest.n_rows), newest.columns)
         buffer.write(newest.n_rows, ids, words, columns)
         removed = newest.removed
         if removed.size:

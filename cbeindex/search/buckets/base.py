@@ -34,7 +34,7 @@ class Visits(NamedTuple):
     ----------
     rows, buckets : int
     survivors : int or None
-        Rows compared beyond the head, where buckets are searched by the cascade.
+        Rows compared beyond their first words, where buckets are searched by the cascade.
     """
 
     rows: int
@@ -76,7 +76,7 @@ class Buckets(ABC):
     """Name of the kind in index files."""
 
     stores_codes_by_row: ClassVar[bool]
-    """Whether segments with these buckets store codes row by row, without heads."""
+    """Whether segments with these buckets store codes row by row."""
 
     reorders_rows: ClassVar[bool]
     """Whether segments with these buckets have their rows in another order than that of ids."""
