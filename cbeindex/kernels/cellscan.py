@@ -99,41 +99,9 @@ def append_places(
 
 
 @njit(cache=True, nogil=True)
-def drop_copies(keys: Keys, n: int) -> int:
-    """Keep the nearest of the keys that share a rank, among the first `n`; return how many are left, in order."""
-    keys[:n] = np.sort(keys[:n])
-    ranks = np.sort(keys[:n] & np.uint64(0xFFFFFFFF))
-    has_copies = False
-    for i in range(1, n):
-        has_copies |= ranks[i] == ranks[i - 1]
-    if not has_copies:
-        return n
-    n_left = 0
-    for i in range(n):
-        rank, is_copy = keys[i] & np.uint64(0xFFFFFFFF), False
-        for j in range(n_left):
-            is_copy |= (keys[j] & np.uint64(0xFFFFFFFF)) == rank
-        keys[n_left] = keys[i]
-        n_left += not is_copy
-    return n_left
-
-
-@njit(cache=True, nogil=True)
-def reduce_keys(keys: Keys, n: int, k: int, has_copies: bool, bounds: Floats) -> int:
-    """Keep the `k` smallest keys of different rows, lower the bound to the last of them; return how many are left."""
-    if has_copies:
-        n = drop_copies(keys, n)
-    if n >= k:
-        bounds[0] = float_of_key(keep_smallest(keys, n, k))
-        n = k
-    return n
-
-
-@njit(cache=True, nogil=True)
 def scan_cell(
     tables: Tables, is_precise: bool, step: float, product_offset: float, shift: float, records: Records, rows: Any,
-    n_bytes: int, start: int, stop: int, hidden: Mask, ranks: Ranks, k: int, has_copies: bool, found: Keys, count: int,
-    bounds: Floats,
+    n_bytes: int, start: int, stop: int, hidden: Mask, ranks: Ranks, k: int, found: Keys, count: int, bounds: Floats,
 ) -> int:  # fmt: skip
     """Estimate the rows of records [start, stop) for a query; return how many keys `found` has then.
 
@@ -154,7 +122,8 @@ def scan_cell(
         if within != 0:
             count = append_places(within, near, rows, (base + at + 512) // 4, hidden, ranks, found, count)
             if count > last:
-                count = reduce_keys(found, count, k, has_copies, bounds)
+                bounds[0] = float_of_key(keep_smallest(found, count, k))
+                count = k
     return count
 
 

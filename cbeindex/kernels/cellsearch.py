@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
-from .cellscan import choose_cells, drop_copies, offset_of_products, prefetch_cell, rank_cells, scan_cell
+from .cellscan import choose_cells, offset_of_products, prefetch_cell, rank_cells, scan_cell
 from .dots import dot_floats, squares_floats
 from .estimates import Records
 from .exact import distance_of, insert, is_farther, product
@@ -67,7 +67,7 @@ def shift_of(
 def scan_cells(
     projections: Floats, query_shift: float, centres: Floats, bits: int, weights: Floats, cells: Keys, n_cells: int,
     n_least: int, n_wanted: int, cell_centres: Any, starts: Rows, records: Records, rows: Any, hidden: Mask,
-    ranks: Ranks, n_found: int, has_copies: bool, step: float, product_offset: float, tables: Tables,
+    ranks: Ranks, n_found: int, step: float, product_offset: float, tables: Tables,
     precise_tables: Tables, shifts: Floats, found: Keys, visits: Rows,
 ) -> int:  # fmt: skip
     """Scan the first `n_cells` of `cells`, or so many that `n_wanted` rows are found, but at least `n_least`.
@@ -95,19 +95,15 @@ def scan_cells(
                 has_precise = True
             count = scan_cell(
                 precise_tables, True, precise_step, precise_offset, shift, records, rows, n_bytes, start, stop, hidden,
-                ranks, n_found, has_copies, found, count, bounds,
+                ranks, n_found, found, count, bounds,
             )  # fmt: skip
         else:
             count = scan_cell(
                 tables, False, step, product_offset, shift, records, rows, n_bytes, start, stop, hidden, ranks, n_found,
-                has_copies, found, count, bounds,
+                found, count, bounds,
             )  # fmt: skip
-        if has_copies and i + 1 >= n_least and count >= n_wanted:
-            count = drop_copies(found, count)
         visits[0] += 32 * (stop - start)
         visits[1] += 1
-    if has_copies:
-        count = drop_copies(found, count)
     if count > n_found:
         keep_smallest(found, count, n_found)
         count = n_found
@@ -127,7 +123,7 @@ def search_one(
     `tables`, `precise_tables`, `cells`, `shifts` and `found` are memory to work in.
     """
     n_cells, n_probes, n_exact, n_found, n_wanted = bases.size, counts[0], counts[1], counts[2], counts[3]
-    has_copies, rows, width = counts[4] != 0, records.reshape(-1).view(np.int32), centroids.shape[1]
+    rows, width = records.reshape(-1).view(np.int32), centroids.shape[1]
     n_bytes = (width * bits + 7) // 8
     step, product_offset = fill_tables(z, bits, False, tables[0])
     cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
@@ -141,7 +137,7 @@ def search_one(
     while True:
         n = scan_cells(
             z, query_shift, centres, bits, weights, cells, n_visited, n_probes, n_wanted, cell_centres, starts, records,
-            rows, hidden, ranks, n_found, has_copies, step, product_offset, tables, precise_tables, shifts, found,
+            rows, hidden, ranks, n_found, step, product_offset, tables, precise_tables, shifts, found,
             visits,
         )  # fmt: skip
         if n >= n_wanted or n_visited >= n_cells:
@@ -185,9 +181,9 @@ def search_projections(
         The records of each cell.
     vectors : float32 array of shape (n_rows, dim), or (0, dim)
         Without vectors, the nearest rows by estimate are the result.
-    counts : int64 array of shape (5,)
-        Cells to visit, cells whose exact distances are computed, rows to find by estimate, rows that must be found
-        whatever cells it takes, and whether rows may occur twice.
+    counts : int64 array of shape (4,)
+        Cells to visit, cells whose exact distances are computed, rows to find by estimate, and rows that must be found
+        whatever cells it takes.
     room : int
         Bytes of the tables of a query.
     keys : uint64 array of shape (n_queries, n_found)

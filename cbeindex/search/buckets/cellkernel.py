@@ -98,7 +98,7 @@ class CellCall:
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
-        numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted, cells.has_copies]
+        numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted]
         self._arguments = (
             codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
             directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,

@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import kernels
-from ..._core.checks import as_count, as_flag
+from ..._core.checks import as_count
 from ..._core.tuning import tuning
 from ..._core.typing import Arrays, Floats, Rows
 from ...data.codes import CodeRows
@@ -60,15 +60,13 @@ class ResidualCells(Buckets):
     codec : ResidualCodec
     records : uint8 array of shape (n_records, bytes of a record)
     starts, offsets : int64 arrays of shape (n_cells + 1,)
-        Records of each cell, and its rows, which are the first in these records.
+        Records of each cell, and its rows, which these records hold.
     centroids : float32 array of shape (n_cells, width)
         Means of the first projections of rows.
     cell_centres : uint8 array of shape (n_cells,)
         The centre that the codes of a cell are relative to.
     n_probes : tuple of int
         Cells that hold most of the 10, 100 and 1,000 nearest rows of a row, on average.
-    has_copies : bool
-        Whether rows may be in the records of a second cell as well.
     """
 
     codec: ResidualCodec
@@ -78,7 +76,6 @@ class ResidualCells(Buckets):
     centroids: Floats
     cell_centres: NDArray[np.uint8]
     n_probes: tuple[int, ...]
-    has_copies: bool = False
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -172,7 +169,7 @@ class ResidualCells(Buckets):
 
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
-        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes), "copies": self.has_copies}
+        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes)}
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
@@ -196,12 +193,9 @@ class ResidualCells(Buckets):
         sizes = np.diff(offsets)
         if offsets[0] != 0 or offsets[-1] != n_rows or (sizes < 0).any():
             raise ValueError(f"offsets of cells must ascend from 0 to {n_rows}")
-        has_copies = as_flag(described["copies"], "copies")
-        room = RECORD_ROWS * np.diff(starts)
-        if starts[0] != 0 or starts[-1] != len(records) or (room < sizes).any():
-            raise ValueError(f"records of cells must ascend from 0 to {len(records)} and hold their rows")
-        if not has_copies and (room >= sizes + RECORD_ROWS).any():
-            raise ValueError("cells must not have records without rows")
+        n_records = -(-sizes // RECORD_ROWS)
+        if starts[0] != 0 or starts[-1] != len(records) or not np.array_equal(np.diff(starts), n_records):
+            raise ValueError(f"records of cells must ascend from 0 to {len(records)}, as many as hold their rows")
         centroids = read("centroids", np.float32, n_cells, codec.width)
         centres = read("centres", np.uint8, n_cells)
         if not np.isfinite(centroids).all() or centres.max(initial=0) >= len(codec.centres):
@@ -210,7 +204,7 @@ class ResidualCells(Buckets):
         if not isinstance(given, list) or len(given) != len(N_NEAREST):
             raise ValueError(f"n_probes must be a list of {len(N_NEAREST)} numbers, got {given!r}")
         n_probes = tuple(as_count(n, "n_probes", most=n_cells) for n in given)
-        return cls(codec, records, starts, offsets, centroids, centres, n_probes, has_copies)
+        return cls(codec, records, starts, offsets, centroids, centres, n_probes)
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""
@@ -226,11 +220,9 @@ class ResidualCells(Buckets):
                 raise CorruptIndexFileError("numbers of residual codes must be finite and in range")
             expected = is_first[start : start + step]
             if (expected >= 0).any() and not np.array_equal(rows[expected >= 0], expected[expected >= 0]):
-                raise CorruptIndexFileError("cells must hold their own rows first")
-            if (is_absent & (expected >= 0)).any() or (~is_absent & ((rows < 0) | (rows >= self.n_rows))).any():
-                raise CorruptIndexFileError(f"rows of records must be below {self.n_rows}")
-            if not self.has_copies and (~is_absent & (expected < 0)).any():
-                raise CorruptIndexFileError("cells must not hold rows of other cells")
+                raise CorruptIndexFileError("cells must hold their own rows in order")
+            if not np.array_equal(is_absent, expected < 0):
+                raise CorruptIndexFileError("cells must hold their own rows alone")
 
     def _holds_rows(self) -> Rows:
         """Return the row that must be at each place of the records, -1 for places behind the rows of a cell."""
