@@ -250,13 +250,14 @@ class CBEIndex(Saveable):
         n_candidates : int, optional
             Number of vectors, the nearest in Hamming distance, that are re-ranked. By default max(8 k, 640). By
             default every scanned vector is re-ranked where codes have up to 512 bits, norms count, or there are few
-            vectors (not with substrings, nor in the cascade).
+            vectors (not with substrings, nor in the cascade). With cells: number of vectors, the nearest by estimate,
+            whose exact distances are computed, by default max(4 k, 40).
         n_probes : int, optional
-            Buckets visited in each segment: cells of clusters, or buckets of each table of substrings, where those that
-            differ in the least certain bits of the query come first. By default as many cells as hold 99 % of the `k`
-            nearest of a stored vector (which may be too few for queries unlike the data, and for "ip"), or as many
-            substrings as exact search in Hamming distance needs. More buckets are visited until they hold `k` vectors
-            that may be results.
+            Buckets visited in each segment: cells, or buckets of each table of substrings, where those that differ in
+            the least certain bits of the query come first. By default as many cells as hold 99 % (clusters) or 97 %
+            (cells) of the `k` nearest of a stored vector (which may be too few for queries unlike the data, and for
+            clusters under "ip"), or as many substrings as exact search in Hamming distance needs. More buckets are
+            visited until they hold `k` vectors that may be results.
         allow, deny : array_like of int, optional
             Ids that alone may be results, and ids that must not be results.
         n_threads : int, optional
