@@ -75,7 +75,7 @@ class Cells(Ours):
 
     @classmethod
     def parameters(cls, task: Task) -> tuple[int | None, ...]:
-        return (2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40, 52, 64, 90, 128)
+        return (2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40, 52, 64, 90, 128, 180, 256)
 
     @classmethod
     def sweeps(cls, task: Task, depths: list[int], k: int, n_true: int) -> list[list[Setting]]:
