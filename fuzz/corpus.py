@@ -101,6 +101,11 @@ def _recipes() -> list[Recipe]:
         recipes.append(recipe)
     older = [replace(recipe, name=f"{recipe.name}, version 1", version=1) for recipe in recipes[::5]]
     recipes.extend(older)
+    for metric, vectors, bits, hamming in itertools.product(METRICS, (None, "float32"), (1, 4), (True, False)):
+        history, is_sparse = next(histories), vectors is not None and metric == "ip"
+        every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": bits, "hamming": hamming}
+        name = f"CBEIndex with cells, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
     return [*recipes, Recipe("CBEIndex without rows", "CBEIndex", 40, n_rows=0)]
 
 

@@ -702,7 +702,13 @@ TestFilesAreNotNoticed.settings = settings(max_examples=15, stateful_step_count=
 
 GOLDEN = {
     1: ("golden-1.cbe", "golden-1-weights.cbe", "golden-1-sparse.cbe", "golden-1-binary.cbe", "golden-1-long.cbe"),
-    2: ("golden-2-clusters.cbe", "golden-2-sparse.cbe", "golden-2-binary.cbe", "golden-2-long.cbe"),
+    2: (
+        "golden-2-clusters.cbe",
+        "golden-2-sparse.cbe",
+        "golden-2-binary.cbe",
+        "golden-2-long.cbe",
+        "golden-2-cells.cbe",
+    ),
 }
 EVERY_GOLDEN = [name for names in GOLDEN.values() for name in names]
 
@@ -754,6 +760,7 @@ class TestGolden:
     def test_this_release_writes_such_files(self, tmp_path):
         """To the names, types and shapes; numbers may differ to a rounding between processors."""
         make_golden(tmp_path)
+        make_golden_cells(tmp_path)
         for name in GOLDEN[VERSION]:
             golden, new = storage.read(DATA / name), storage.read(tmp_path / name)
             assert _without_probes(golden.content) == _without_probes(new.content)
@@ -890,5 +897,20 @@ def make_golden(directory):
     np.savez_compressed(Path(directory, f"golden-{version}.npz"), **told)
 
 
+def make_golden_cells(directory):
+    """Make the golden file of an index with cells, and what it answers: removed rows, and two commits."""
+    name = f"golden-{VERSION}-cells"
+    with small_sizes():
+        index = CBEIndex(DIM, DIM, vectors="float32", buckets="cells", cell_bits=2, seed=3)
+        index.add(some_rows(60), range(1000, 1120, 2))
+        index.save(Path(directory, f"{name}.cbe"))
+        index.add(some_rows(5, seed=9), range(5))
+        index.remove([1004, 1010, 2])
+        index.save()
+        told = {f"{name}.cbe: {key}": value for key, value in golden_answers(index).items()}
+    np.savez_compressed(Path(directory, f"{name}.npz"), **told)
+
+
 if __name__ == "__main__":
     make_golden(DATA)
+    make_golden_cells(DATA)

@@ -36,6 +36,8 @@ class Shuffled:
 
     nbytes: int = 7
 
+    uses_residuals = False
+
     def arrange(self, segment):
         if segment.n_rows < 6:
             return segment

@@ -13,6 +13,7 @@ from benchmarks import isa
 from benchmarks.adapter import Adapter, Task
 
 REGISTRY = {
+    "cbeindex-cells": "benchmarks.contenders.ours:Cells",
     "cbeindex": "benchmarks.contenders.ours:Clusters",
     "cbeindex-hamming": "benchmarks.contenders.ours:ClustersHamming",
     "cbeindex-scan": "benchmarks.contenders.ours:Scan",

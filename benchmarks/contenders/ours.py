@@ -68,6 +68,22 @@ class Clusters(Ours):
         return probes(round(2 * math.sqrt(task.n_rows)))
 
 
+class Cells(Ours):
+    """CBEIndex with cells of residual codes, at every pair of probes and depth."""
+
+    buckets, mode, parameter_name = "cells", "buckets", "n_probes"
+
+    @classmethod
+    def parameters(cls, task: Task) -> tuple[int | None, ...]:
+        return (2, 3, 4, 6, 8, 10, 13, 16, 20, 26, 32, 40, 52, 64, 90, 128, 180, 256)
+
+    @classmethod
+    def sweeps(cls, task: Task, depths: list[int], k: int, n_true: int) -> list[list[Setting]]:
+        """Re-rank few rows: what is found depends on the probes, and depths beyond the default gain nothing."""
+        few = [depth for depth in (12, 15, 20, 30, 40, 60, 100) if n_true <= depth <= task.n_rows]
+        return super().sweeps(task, few, k, n_true)
+
+
 class ClustersHamming(Clusters):
     """CBEIndex with clusters, in Hamming order; re-ranked to the same depth as the others."""
 

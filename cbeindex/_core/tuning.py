@@ -101,6 +101,10 @@ class Tuning:
     # Segments are not merged beyond this size: the copy costs more than one segment less saves.
     large_segment_rows: int = 2**22
     large_segment_bytes: int = 2**30
+    # The same limits for indexes with cells, whose joins make cells anew: no call of `add` should take seconds, and a
+    # search chooses cells in a segment in microseconds, whatever their number.
+    large_cell_segment_rows: int = 2**19
+    large_cell_segment_bytes: int = 2**28
     # An index fits itself on its first rows once it has this many rows, or this many bytes in at least
     # `least_first_rows` rows.
     first_rows: int = 2**13
@@ -225,6 +229,41 @@ class Tuning:
     kmeans_iterations: int = 8
     # Rows that one task assigns to centroids.
     kmeans_task_rows: int = 512
+
+    # Rows that k-means on projections multiplies by all centroids at a time.
+    kmeans_block_rows: int = 2**12
+
+    # Residual codes and their cells: projections that centres and cells are chosen by, and dimensions below which codes
+    # have 4 bits a dimension. GloVe (100 dimensions) needs 4, Fashion-MNIST (784) 1.
+    cell_projections: int = 1024
+    few_cell_dimensions: int = 200
+    # The least rows of the sample for each centre, and the most values of all centres (4 MB).
+    least_centre_rows: int = 16
+    centre_values: int = 2**20
+    # Rows of the sample that centres are trained on, at most, their bytes and their projections (256 MB). On GloVe,
+    # whose words come in the order of their frequency, centres of 65,536 rows explain a fifth of the variance, centres
+    # of 8,192 a tenth.
+    centre_sample_rows: int = 2**16
+    centre_sample_bytes: int = 2**27
+    centre_sample_values: int = 2**26
+    # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
+    least_centre_gain: float = 0.04
+    # Rows of a task that writes records.
+    record_task_rows: int = 2**13
+    # The default number of probes is such that cells hold this share of the nearest rows of a row.
+    cell_probe_recall: float = 0.97
+    # Candidates of a search with exact distances, by default: for each result, and at least.
+    cell_candidates_of_k: int = 4
+    least_cell_candidates: int = 40
+    # Cells whose exact distances are computed, of those that look-ups find nearest: for each probe, and more.
+    exact_cells_of_probe: int = 3
+    least_exact_cells: int = 16
+    # Longer queries are projected outside of the kernel, by several threads.
+    longest_kernel_query: int = 2**16
+    # Tables are precise where |z - c|^2 is less than this share of |z|^2, for 1, 2 and 4 bits: rounding would add more
+    # than a tenth to the error of an estimate; where estimates are the result, more than a fortieth.
+    precise_shares: tuple[float, ...] = (0.01, 0.03, 0.1)
+    precise_shares_of_estimates: tuple[float, ...] = (0.05, 0.1, 16.0)
 
     # Substrings: segments with fewer rows have no tables and are scanned.
     least_table_segment_rows: int = 2**11

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from .._core.tuning import tuning
 from ..data.codes import PREFIX_WORDS, is_long, n_words
 from ..store.segment import NOT_HIDDEN, Segment
+from . import cellplan
 from .buckets import MAKERS
 from .plan import Cost, Plan, Selection
 from .request import IdFilter, IndexTraits, SearchRequest
@@ -25,6 +26,8 @@ def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment
     if not traits.is_fitted:
         reason = "the index is not fitted yet, so the exact distance of every vector is computed"
         return Plan("scan", "exact", k, None, 0, None, False, reason, selections)
+    if cellplan.is_by_cells(traits, request):
+        return cellplan.plan_cells(traits, request, selections, k)
     return _Draft(traits, request, selections, k, n_rows).plan()
 
 
@@ -44,6 +47,8 @@ def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
     """Estimate what each mode costs for the rows that a plan selects."""
     if not traits.is_fitted:
         return {}
+    if plan.by_cells:
+        return cellplan.costs(plan)
     return _costs(traits, plan.selections, plan.k, plan.n_probes)
 
 
@@ -92,6 +97,8 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         raise ValueError(f"n_probes is the number of buckets visited, but this index has none, got {n_probes}")
     if n_probes is not None and mode not in ("auto", "buckets"):
         raise ValueError(f"n_probes is the number of buckets visited, but mode is {mode!r}")
+    if traits.buckets == "cells":
+        cellplan.refuse(traits, request)
 
 
 class _Draft(NamedTuple):

@@ -111,7 +111,10 @@ def _arrays_of(segment: Segment) -> Arrays:
     arrays: Arrays = {"ids": segment.ids, **({"rows": codes.rows} if codes.is_by_row else {"blocks": codes.blocks})}
     if segment.order.size:
         arrays |= {"order": segment.order, "ranks": segment.ranks}
+    stored = () if segment.buckets is None else segment.buckets.stored_columns
     for name, values in segment.columns.items():
+        if name in stored:
+            continue
         if isinstance(values, SparseRows):
             span = slice(values.offsets[0], values.offsets[-1])
             arrays[f"{name}/offsets"] = values.offsets - values.offsets[0]
@@ -193,14 +196,16 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
         order, ranks = arrays.get("order", np.int32, n_rows), arrays.get("ranks", np.int32, n_rows)
     ids = arrays.get("ids", np.int64, n_rows)
     _check_id_range(ids, order, next_id)
+    buckets = None if kind is None else _load_buckets(kind, entry["buckets"], arrays, rows.buckets)
+    own = {} if buckets is None else buckets.columns()
     return Segment(
         ids,
         codes,
-        {key: _load_column(key, column, arrays) for key, column in rows.columns.items()},
+        {key: own[key] if key in own else _load_column(key, column, arrays) for key, column in rows.columns.items()},
         arrays.removed(entry["removed"]),
         order,
         ranks,
-        None if kind is None else _load_buckets(kind, entry["buckets"], arrays, rows.n_bits),
+        buckets,
         stored.mapped(f"{name}/"),
     )
 
@@ -219,6 +224,8 @@ def _kind_of_buckets(entry: Any, rows: RowStore) -> type[Buckets] | None:
     """Return the kind of buckets that a segment has, which must be that of the index."""
     described = value_of(entry, "buckets")
     if described is None:
+        if rows.buckets is not None and rows.buckets.uses_residuals:
+            raise ValueError(f"{entry['name']} must have buckets, as all rows of an index with cells do")
         return None
     kind = _BUCKETS[as_choice(value_of(described, "kind"), "buckets", tuple(_BUCKETS))]
     if not isinstance(rows.buckets, BucketMaker) or rows.buckets.buckets is not kind:
@@ -252,10 +259,10 @@ def _load_column(name: str, column: Column, arrays: _SegmentArrays) -> Any:
     return SparseRows(offsets, indices, values)
 
 
-def _load_buckets(kind: type[Buckets], described: dict[str, Any], arrays: _SegmentArrays, n_bits: int) -> Buckets:
+def _load_buckets(kind: type[Buckets], described: dict[str, Any], arrays: _SegmentArrays, maker: Any) -> Buckets:
     """Rebuild the buckets of a segment from their JSON entry and sections."""
 
     def read(part: str, dtype: Any, *shape: int | None) -> Any:
         return arrays.get(f"{kind.kind}/{part}", dtype, *shape)
 
-    return kind.from_arrays(described, read, n_bits, arrays.n_rows)
+    return kind.from_arrays(described, read, maker, arrays.n_rows)

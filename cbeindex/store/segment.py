@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -28,6 +28,11 @@ NO_RANKS: Ranks = np.zeros(0, dtype=np.int32)
 
 class Arranger(Protocol):
     """Makes buckets."""
+
+    uses_residuals: ClassVar[bool]
+
+    def with_codec(self, codec: Any) -> Arranger:
+        """Return the arranger of an index whose residual codec is fitted."""
 
     def arrange(self, segment: Segment) -> Segment:
         """Return the segment with buckets, in the row order that they need. Small segments are returned unchanged."""

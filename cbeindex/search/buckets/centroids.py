@@ -28,7 +28,7 @@ _HEAVIEST = 3
 Value = TypeVar("Value")
 
 
-class _derived(Generic[Value]):
+class derived(Generic[Value]):
     """A property that is computed on first use and cached.
 
     Unlike `functools.cached_property` before Python 3.12 it has no lock. A process forked while another thread holds
@@ -85,21 +85,21 @@ class Centroids:
         """Bytes of signs and weights."""
         return self.signs.nbytes + self.weights.nbytes
 
-    @_derived
+    @derived
     def _planes(self) -> tuple[Codes, Codes]:
         """Bit planes of the ones and of the twos."""
         if self.weights.size:
             return np.ascontiguousarray(self.weights[:, 0]), np.ascontiguousarray(self.weights[:, 1])
         return ~np.zeros_like(self.signs), np.zeros_like(self.signs)
 
-    @_derived
+    @derived
     def _blocks(self) -> tuple[Codes, Codes, Codes]:
         """Signs, ones and twos in blocks, as codes are stored."""
         n_bits = 64 * self.signs.shape[1]
         signs, ones, twos = (CodeRows.of(plane, n_bits).blocks for plane in (self.signs, *self._planes))
         return signs, ones, twos
 
-    @_derived
+    @derived
     def _lengths(self) -> tuple[Rows, NDArray[np.float64]]:
         """Sums of the weights, and the factors that turn products with codes into cosines."""
         ones, twos = self._planes

@@ -214,10 +214,10 @@ class Cells(Buckets):
         return arrays | ({"weights": self.centroids.weights} if self.centroids.weights.size else {})
 
     @classmethod
-    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, n_bits: int, n_rows: int) -> Self:
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
         """Rebuild cells from a file."""
         n_cells = as_count(described["n_cells"], "n_cells")
-        width = min(n_words(n_bits), CELL_WORDS)
+        width = min(n_words(maker.n_bits), CELL_WORDS)
         signs = read("centroids", np.uint64, n_cells, width)
         if as_flag(described.get("weights", False), "weights"):
             centroids = Centroids(signs, read("weights", np.uint64, n_cells, 2, width))

@@ -108,8 +108,9 @@ class Tables(Buckets):
         return {"starts": self.starts, "rows": self.rows, "first_bits": self.first_bits}
 
     @classmethod
-    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, n_bits: int, n_rows: int) -> Self:
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
         """Rebuild tables from a file. Entries are not read before they are used."""
+        n_bits = maker.n_bits
         table_bits = as_count(described["table_bits"], "table_bits", most=MOST_TABLE_BITS)
         n_tables = as_count(described["n_tables"], "n_tables", most=n_bits // table_bits)
         first_bits = read("first_bits", np.int64, n_tables)
