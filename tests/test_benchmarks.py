@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks import __main__ as command
 from benchmarks import datasets, encode, quality, scan
+from benchmarks.encode.contenders import CONTENDERS
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.report import Report
 
@@ -104,6 +105,12 @@ def test_encode(tmp_path, monkeypatch, capsys):
     assert [row["d"] for row in measured] == [64, 100]
     for row in measured:
         assert row["x hadamard"] == pytest.approx(row["hadamard"] / row["us/vector"])
+        assert row["of peak"] > 0
+        assert row["of memory"] > 0
+    for table in ("transforms", "steps", "single", "accuracy"):
+        assert [row["d"] for row in rows if row["table"] == table] == [64, 100]
+    for row in (row for row in rows if row["table"] == "accuracy"):
+        assert 0 < row["cbeindex"] < 1e-6
     sparse = [row for row in rows if row["table"] == "sparse"]
     assert [(row["d"], row["entries"]) for row in sparse] == [(4_096, 32), (4_096, 256)]
     for row in sparse:
@@ -116,7 +123,7 @@ def test_encoders_that_cannot_run_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
-    monkeypatch.setitem(encode.CONTENDERS, "matrix", type("Nobody", (), {}))
+    monkeypatch.setitem(CONTENDERS, "matrix", type("Nobody", (), {}))
     path = tmp_path / "encode.jsonl"
     encode.speed(Report("Encoding", path), (64,), 1)
     row = json.loads(path.read_text().splitlines()[-1])

@@ -624,7 +624,7 @@ with small_buckets():
                 use(CBEIndex(20, n_bits, buckets=kind, vectors="float32").fit(rows), rows, rerank=rerank)
 kernels = (
     hamming.scan, centroids.add_bits, centroids.assign, centroids.choose, cells.nearest, tables.fill, tables.nearest,
-    tables.probe, tables.within, asymmetric.scan, asymmetric.visit, asymmetric.weigh_rows,
+    tables.probe, tables.within, asymmetric.scan, asymmetric.visit, asymmetric.estimate_rows,
 )
 for kernel in kernels:
     arrays = {tuple(t for t in signature if isinstance(t, Array)) for signature in kernel.signatures}

@@ -27,8 +27,6 @@ BATCH_BYTES = 2**23
 TRIAL_BLOCKS = {(384, "cache"): 42, (784, "cache"): 83, (384, "memory"): 216, (784, "memory"): 442}
 TRIAL_TABLES = {384: 0.24, 784: 0.47}
 TRIAL_PRODUCTS = {384: 12, 784: 27}
-# The same for scans of one query from memory, GB/s, with AVX-512.
-TRIAL_SCANS = {256: 32, 1_024: 36, 4_096: 38}
 TRIAL = "trial: an earlier measurement, Zen 4"
 
 
@@ -106,9 +104,9 @@ def print_scans(run: Measured) -> None:
     """Scans of all codes for one query and for many, next to faiss."""
     table = run.report.table(
         "one query, k = 10",
-        ["bits", "rows", "where", "level", "GB/s", "faiss", "x faiss", "trial", "read GB/s", "of limit"],
+        ["bits", "rows", "where", "level", "GB/s", "faiss", "x faiss", "read GB/s", "of limit"],
         "GB/s of codes; x: faiss time / this time, above 1: faster than faiss; read: a plain sum; limit: that sum from "
-        f"memory, and counting without any result from cache; {TRIAL}",
+        "memory, and counting without any result from cache",
     )
     options = run.options
     for n_bits in options.scan_bits:
@@ -117,10 +115,9 @@ def print_scans(run: Measured) -> None:
                 n_bytes = size // options.scale if where == "memory" else size
                 least = process.call("scan", n_bits, n_bytes, 1, 10, options.seconds)
                 gb = {name: least["bytes"] / 1e9 / least[name] for name in ("scan", "count", "faiss", "sum")}
-                trial = TRIAL_SCANS.get(n_bits) if where == "memory" else None
                 table.row(
-                    n_bits, least["rows"], where, level, gb["scan"], gb["faiss"], gb["scan"] / gb["faiss"], trial,
-                    gb["sum"], gb["scan"] / gb["sum" if where == "memory" else "count"],
+                    n_bits, least["rows"], where, level, gb["scan"], gb["faiss"], gb["scan"] / gb["faiss"], gb["sum"],
+                    gb["scan"] / gb["sum" if where == "memory" else "count"],
                 )  # fmt: skip
     print_batches(run)
 

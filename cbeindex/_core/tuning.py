@@ -50,16 +50,23 @@ class Tuning:
     """Sparse rows that are added to a mean at a time."""
 
     transform_block_floats: int = 2**18
-    """Floats in a block of rows that a kernel transforms at a time."""
+    """Floats in a block of rows that a kernel transforms at a time: calls from Python are 4 % of the time at 384."""
 
-    spare_work_bytes: int = 2**22
+    threaded_length: int = 2**20
+    """From this length on, several threads share the work on one vector.
+
+    Two threads on a machine whose two cores were busy: 0.7 of the speed of one at 2**17, 0.9 at 2**19 and 2**20, 2.1
+    at 2**22.
+    """
+
+    spare_work_bytes: int = 2**24
     """Working memory of transforms up to this size is kept for the next call: page faults would cost more."""
 
-    direct_gain: float = 4
+    direct_gain: float = 2.5
     """Cost of one of the length * log2(length) steps of a transform, in multiply-adds of a direct convolution.
 
-    Measured with 256 entries and 2,048 bits: 5.7 at length 25,600, 5 at 131,072 and 2.7 at 2**20, where the
-    circulant vector exceeds the cache.
+    Measured on a busy machine, AVX-512 and AVX2, with 256 entries: 4.2 and 2.9 at length and bits of 2,000; at 2,048
+    bits 1.8 and 2.5 at length 25,600, 2.9 and 3.2 at 131,072, 3.6 and 4.8 at 2**20. Making a row dense is included.
     """
 
     direct_tile: int = 1024
