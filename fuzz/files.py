@@ -303,13 +303,16 @@ class _Trial:
 
 def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:
     """List searches that together take every path through the code."""
-    requests: list[dict[str, Any]] = [{"k": 3}, {"k": 100, "mode": "scan"}, {"k": 2, "mode": "cascade"}]
+    has_codes, has_cells = getattr(index, "hamming", True), index.buckets == "cells"
+    requests: list[dict[str, Any]] = [{"k": 3}, {"k": 100, "mode": "scan"}]
+    requests += [{"k": 2, "mode": "cascade"}] * has_codes
     requests += [{"k": 2, "allow": ids}, {"k": 2, "deny": ids[:2], "mode": "scan", "n_threads": 1}]
     if index.buckets is not None:
         requests += [{"k": 2, "mode": "buckets", "n_probes": 1}, {"k": 50, "mode": "buckets", "n_threads": 1}]
     if isinstance(index, CBEIndex):
-        requests += [{"k": 3, "rerank": None, "mode": "scan"}]
-        requests += [{"k": 3, "rerank": "asymmetric", "n_candidates": 5}] * _can_estimate(index)
+        requests += [{"k": 3, "rerank": None, "mode": "scan"}] * has_codes
+        depth = {} if has_cells else {"n_candidates": 5}  # all rows of cells are estimated
+        requests += [{"k": 3, "rerank": "asymmetric", **depth}] * _can_estimate(index)
         requests += [{"k": 3, "rerank": "exact", "n_candidates": 5}] * (index.vectors is not None)
     return requests
 

@@ -1000,7 +1000,7 @@ def test_messages_name_the_file_and_the_value(path):
             lambda content, arrays: arrays.update({first("ids"): np.zeros(16, np.int32)}),
             r"section segment 1\.0/ids must be int64 of shape \(16,\), got int32 of shape \(16,\)",
         ),
-        (of_buckets(kind="heaps"), "buckets must be one of 'cells', 'tables', got 'heaps'"),
+        (of_buckets(kind="heaps"), "buckets must be one of 'residual cells', 'cells', 'tables', got 'heaps'"),
         (set_at("tables/rows", (0, 3), 16), "tables must have rows below 16"),
     ]:
         write_changed(codes_in_tables, path, change)

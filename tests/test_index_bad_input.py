@@ -42,7 +42,11 @@ MAKING = [
     ),
     (lambda: CBEIndex(10, vectors="float64"), ValueError, "vectors must be one of 'float32', 'float16', got 'float64'"),
     (lambda: CBEIndex(10, vectors=True), ValueError, "vectors must be one of"),
-    (lambda: CBEIndex(10, buckets="trees"), ValueError, "buckets must be one of 'substrings', 'clusters', got 'trees'"),
+    (
+        lambda: CBEIndex(10, buckets="trees"),
+        ValueError,
+        "buckets must be one of 'substrings', 'clusters', 'cells', got 'trees'",
+    ),
     (lambda: CBEIndex(10, seed=-1), ValueError, "seed must be at least 0"),
     (lambda: CBEIndex(10, seed=1.5), TypeError, "seed must be an integer"),
 ]
