@@ -123,3 +123,11 @@ def test_a_distance_survives_its_key(value):
     key = asymmetric.key_of(bits, 12)
     assert key < NONE
     assert asymmetric.float_of_key(np.uint64(key)) == np.float32(value)
+
+
+def test_keys_of_negative_ranks_keep_their_distance():
+    """Ranks of a damaged file are noticed when they are used, and do not push rows behind all others."""
+    for rank in (np.int32(-1), np.int32(-(2**31))):
+        key = int(asymmetric.key_of(np.float32(2.5).view(np.int32), rank))
+        assert key >> 32 == int(asymmetric.key_of(np.float32(2.5).view(np.int32), np.int32(7))) >> 32
+        assert key & 0xFFFFFFFF == int(rank) % 2**32

@@ -204,7 +204,8 @@ def key_of(bits: int, row: int) -> Any:
     Flipping all bits of negative numbers, and the sign bit of others, makes the bits order like an unsigned integer.
     """
     ordered = ~np.int64(bits) if bits < 0 else np.int64(bits) | 0x80000000
-    return (np.uint64(ordered & 0xFFFFFFFF) << np.uint64(32)) | np.uint64(row)
+    low = np.uint64(np.int64(row) & 0xFFFFFFFF)  # a file may say anything of ranks
+    return (np.uint64(ordered & 0xFFFFFFFF) << np.uint64(32)) | low
 
 
 @njit(cache=True, nogil=True)

@@ -116,33 +116,53 @@ class _Cascade:
         self._most_blocks = int(share * len(self._blocks))
 
     def search(self, queries: CodeQueries, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
-        """Search for some queries, with the rows split over threads."""
-        n_queries, n_blocks = len(queries), len(self._blocks)
-        known = _Prefixes(
+        """Search for some queries, with the rows split over threads.
+
+        Which queries are scanned does not depend on the queries of the same call, whose number depends on the threads.
+        """
+        n_survivors[:] = _SCANNED
+        promising = self._promising(queries)
+        if 2 * len(promising) > len(queries):  # the prefixes of the few others are not lost: their scan continues there
+            self._search_from_prefixes(queries, promising, keys, n_survivors, n_threads)
+            return
+        others = np.setdiff1d(np.arange(len(queries)), promising)
+        keys[others] = scan.nearest(self._view, queries.some(others)).packed
+        if promising.size:
+            some_keys, some_survivors = keys[promising], n_survivors[promising]
+            every = np.arange(len(promising))
+            self._search_from_prefixes(queries.some(promising), every, some_keys, some_survivors, n_threads)
+            keys[promising], n_survivors[promising] = some_keys, some_survivors
+
+    def _search_from_prefixes(
+        self, queries: CodeQueries, promising: Rows, keys: Keys, n_survivors: Rows, n_threads: int
+    ) -> None:
+        """Compare the prefixes of all rows, search for the promising queries, and scan the rest of rows for others."""
+        known = self._no_prefixes(len(queries))
+
+        def compare_prefixes(begin: int, end: int) -> None:
+            kernels.cascade.prefix_scan(
+                queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, 1, *known
+            )
+
+        for_each_chunk(compare_prefixes, len(self._blocks), self._blocks_per_task(n_threads), n_threads)
+        limits = np.full((1, len(queries)), self._n_bits)
+        for i in promising:
+            n_survivors[i] = self._search_one(queries, int(i), known, keys[i], limits, n_threads)
+        left = np.flatnonzero(n_survivors == _SCANNED)
+        if left.size:
+            keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
+
+    def _no_prefixes(self, n_queries: int) -> _Prefixes:
+        """Allocate the distances of all rows over the prefix."""
+        n_blocks = len(self._blocks)
+        return _Prefixes(
             np.empty((n_blocks * n_queries, BLOCK_ROWS), dtype=np.int32),
             np.empty((n_queries, n_blocks), dtype=np.uint16),
         )
-        n_survivors[:] = _SCANNED
-        promising = self._promising(queries, known)
-        if 2 * len(promising) > n_queries:  # otherwise a scan from the first word on costs less
 
-            def compare_prefixes(begin: int, end: int) -> None:
-                kernels.cascade.prefix_scan(
-                    queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, 1, *known
-                )
-
-            for_each_chunk(compare_prefixes, n_blocks, self._blocks_per_task(n_threads), n_threads)
-            limits = np.full((1, n_queries), self._n_bits)
-            for i in promising:
-                n_survivors[i] = self._search_one(queries, int(i), known, keys[i], limits, n_threads)
-            left = np.flatnonzero(n_survivors == _SCANNED)
-            if left.size:
-                keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
-        else:
-            keys[:] = scan.nearest(self._view, queries).packed
-
-    def _promising(self, queries: CodeQueries, known: _Prefixes) -> Rows:
+    def _promising(self, queries: CodeQueries) -> Rows:
         """Return the queries for which a sample of blocks says that few of them survive."""
+        known = self._no_prefixes(len(queries))
         n_blocks, n_left = len(self._blocks), np.empty(len(queries), dtype=np.int64)
         step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
         kernels.cascade.prefix_scan(

@@ -58,7 +58,8 @@ class Saveable(ABC):
         mmap : bool
             Map the file instead of reading it. Opening then takes the same short time for any size, and memory is used
             only for pages that searches touch. Vectors can be added and removed. The file changes only when `save` or
-            `compact` is called. With False, the whole file is read and its checksums are compared.
+            `compact` is called. With False, the whole file is read and its checksums are compared. Codes of files of
+            format version 1, which releases before 0.2 wrote, are read and converted in either case.
         verify : bool
             Compare all checksums of a mapped file too.
         """
