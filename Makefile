@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types tests tests-uncompiled tests-bounds coverage fuzz bench clean
+.PHONY: test lint types tests tests-uncompiled tests-bounds test-arm coverage fuzz bench clean
 
 test: lint types coverage tests-bounds
 
@@ -28,6 +28,14 @@ tests-uncompiled: .venv/dev
 tests-bounds: .venv/dev
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -q -n 2 -m kernels
 
+# The kernel tests on 64-bit Arm. ARM_PYTHON=... runs another Python for Arm than the emulated one; TESTS=... some tests.
+ARM_PYTHON ?= .venv-arm/python
+test-arm: $(filter .venv-arm/python,$(ARM_PYTHON))
+	PYTHONPATH=. $(ARM_PYTHON) -m pytest -q -p no:cacheprovider -m kernels $(TESTS)
+
+.venv-arm/python: tests/arm_python.sh
+	PYTHON=$(PYTHON) tests/arm_python.sh .venv-arm
+
 coverage: tests tests-uncompiled
 	$(BIN)/coverage combine --quiet .coverage.compiled .coverage.uncompiled
 	$(BIN)/coverage report
@@ -46,4 +54,4 @@ bench: .venv/bench
 	touch $@
 
 clean:
-	rm -rf .venv .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report
+	rm -rf .venv .venv-arm .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import importlib
 import pickle
 import time
 from abc import ABC, abstractmethod
@@ -13,7 +15,7 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.harness import pin
+from benchmarks.harness import pin, resident_memory
 
 Ids = NDArray[np.int64]
 
@@ -69,7 +71,7 @@ class Setting:
     Attributes
     ----------
     kind : {"codes", "exact"}
-        Whether results come from codes alone, or are re-ranked by (or found with) exact distances.
+        Whether results come from codes alone, or are re-ranked by (or found with) vectors, exact or of 8 bits.
     k : int
     depth : int or None
         Number of rows that are re-ranked. None: no rows, or as many as the contender chooses.
@@ -129,9 +131,14 @@ class Adapter(ABC):
         if not task.is_sparse:
             self.queries = np.array(self.queries)
         self.use_threads(task.n_threads)
+        self.warm_up()
+        before = resident_memory(task.folder)
         start = time.perf_counter()
         self.build()
         self._build_seconds = time.perf_counter() - start
+        gc.collect()
+        after = resident_memory(task.folder)
+        self._n_bytes = None if before is None or after is None else max(0, after - before)
 
     def use_threads(self, n_threads: int) -> None:
         """Use `n_threads` cores from now on."""
@@ -143,9 +150,9 @@ class Adapter(ABC):
 
             faiss.omp_set_num_threads(n_threads)
 
-    def build_seconds(self) -> float:
-        """Return what building took."""
-        return self._build_seconds
+    def built(self) -> dict[str, Any]:
+        """Return the seconds that building took, and by how many bytes the memory of the process has grown in it."""
+        return {"build_seconds": self._build_seconds, "build_bytes": self._n_bytes}
 
     def run(self, setting: Setting) -> dict[str, Any]:
         """Search for all queries; return ids and the seconds in total, of encoding and of re-ranking."""
@@ -175,6 +182,11 @@ class Adapter(ABC):
         if setting.depth is None:
             return ids, middle - start, 0.0
         return self.rerank(queries, ids, setting.k), middle - start, time.perf_counter() - end
+
+    def warm_up(self) -> None:
+        """Load what counts neither as time nor as memory of the index: code, and the rows as `build` reads them."""
+        if self.package is not None:
+            importlib.import_module(self.package)
 
     @abstractmethod
     def build(self) -> None:

@@ -179,8 +179,9 @@ def as_text(lines: list[list[str]]) -> str:
 
 def contender_table(rows: Sequence[Row]) -> list[list[str]]:
     """Return who took part, who did not and why: lines of cells, the first of them names of columns."""
-    lines = [["contender", "package", "state", "build s", "what it is, or why not"]]
+    lines = [["contender", "package", "state", "build s", "MB", "what it is, or why not"]]
     for row in rows:
         built = "-" if row["build_seconds"] is None else f"{row['build_seconds']:.1f}"
-        lines.append([row["contender"], row["package"], row["status"], built, row["reason"] or row["about"]])
+        memory = "-" if row.get("build_bytes") is None else f"{row['build_bytes'] / 1e6:,.0f}"
+        lines.append([row["contender"], row["package"], row["status"], built, memory, row["reason"] or row["about"]])
     return lines

@@ -7,6 +7,7 @@ machine falls on all of them alike.
 
 from __future__ import annotations
 
+import ctypes
 import importlib
 import multiprocessing
 import os
@@ -62,14 +63,25 @@ class Contender:
         Cores and OpenMP threads that the process gets.
     timeout : float
         Seconds after which a call is given up.
+    environment : dict, optional
+        Environment variables of the process, beside those of this one.
     """
 
-    def __init__(self, factory: str, arguments: dict[str, Any], *, n_threads: int = 1, timeout: float = 600) -> None:
+    def __init__(
+        self,
+        factory: str,
+        arguments: dict[str, Any],
+        *,
+        n_threads: int = 1,
+        timeout: float = 600,
+        environment: Mapping[str, str] | None = None,
+    ) -> None:
         self.factory = factory
         self._timeout = timeout
         context = multiprocessing.get_context("spawn")
         self._pipe, theirs = context.Pipe()
-        with _environment(OMP_NUM_THREADS=str(n_threads), OPENBLAS_NUM_THREADS=str(n_threads)):
+        threads = {name: str(n_threads) for name in ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS")}
+        with _environment({**(environment or {}), **threads}):
             self._process = context.Process(target=_serve, args=(theirs, factory, arguments, n_threads), daemon=True)
             self._process.start()
         theirs.close()
@@ -155,6 +167,26 @@ def peak_memory() -> int:
     return int(status.split("VmHWM:")[1].split()[0]) * 1024
 
 
+def resident_memory(without: str | Path) -> int | None:
+    """Return the resident memory of this process in bytes, without the files of a folder; None if it is not known.
+
+    Files of folders in it count. Memory that was freed but not returned to the system does not.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)
+        lines = Path("/proc/self/smaps").read_text().splitlines()
+    except (OSError, AttributeError, TypeError):
+        return None
+    total, folder, counts = 0, Path(without).resolve(), True
+    for line in lines:
+        words = line.split(maxsplit=5)
+        if not words[0].endswith(":"):  # the first line of a mapping, with the path of its file at the end
+            counts = len(words) < 6 or Path(words[5]).parent != folder
+        elif words[0] == "Rss:" and counts:
+            total += int(words[1]) * 1024
+    return total
+
+
 def _serve(pipe: Any, factory: str, arguments: dict[str, Any], n_threads: int) -> None:
     """Make the object and answer calls until the pipe closes."""
     pin(n_threads)
@@ -180,7 +212,7 @@ def _serve(pipe: Any, factory: str, arguments: dict[str, Any], n_threads: int) -
 
 
 @contextmanager
-def _environment(**values: str) -> Iterator[None]:
+def _environment(values: Mapping[str, str]) -> Iterator[None]:
     """Set environment variables for the processes started meanwhile."""
     before = {name: os.environ.get(name) for name in values}
     os.environ.update(values)

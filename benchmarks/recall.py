@@ -217,7 +217,8 @@ class Match:
         """Build a contender, and run its sweeps once for their recall; or say why not."""
         adapter = contenders.class_of(name)
         row: dict[str, Any] = {"contender": name, "group": adapter.group, "package": contenders.version(name)}
-        row |= {"about": (adapter.__doc__ or name).splitlines()[0], "status": "ok", "reason": "", "build_seconds": None}
+        row |= {"about": (adapter.__doc__ or name).splitlines()[0], "status": "ok", "reason": ""}
+        row |= {"build_seconds": None, "build_bytes": None}
         self.rows[name] = row
         # Whatever a contender does wrong is its failure, not that of the run.
         try:
@@ -226,7 +227,7 @@ class Match:
                 row.update(status="left out", reason=reason)
                 return
             self._start(name)
-            row["build_seconds"] = self._running[name].call("build_seconds")
+            row |= self._running[name].call("built")
             depths, k = clipped(self._options.depth, self._task.n_rows), min(K, self._task.n_rows)
             sweeps = adapter.sweeps(self._task, depths, k, truth.N_TRUE)
         except Exception as error:

@@ -14,6 +14,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from benchmarks import isa
+
 
 def machine() -> dict[str, Any]:
     """Describe the machine, the versions and the commit."""
@@ -28,6 +30,7 @@ def machine() -> dict[str, Any]:
         "command": "python -m benchmarks " + " ".join(sys.argv[1:]),
         "commit": _commit(),
         "cpu": _cpu(),
+        "instructions": isa.in_use(),
         "cores": os.cpu_count(),
         "load": round(os.getloadavg()[0], 2),
         "python": platform.python_version(),

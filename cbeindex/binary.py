@@ -17,7 +17,7 @@ from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
 from .data.ids import as_ids, is_id
 from .data.source import RowError, as_codes
 from .search import codes as code_search
-from .search.buckets import bucket_maker
+from .search.buckets import CODE_KINDS, bucket_maker
 from .search.plan import Explanation
 from .search.planner import costs, plan, select
 from .search.queries import CodeQueries
@@ -77,7 +77,7 @@ class BinaryIndex(Saveable):
         self.n_bits = as_count(n_bits, "n_bits", most=MOST_BITS)
         self.buckets = buckets
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
-        self._rows = RowStore(self.n_bits, buckets=bucket_maker(buckets, self.n_bits, **self._options))
+        self._rows = RowStore(self.n_bits, buckets=bucket_maker(buckets, self.n_bits, self._options, CODE_KINDS))
         self._traits = IndexTraits(self.n_bits, buckets=buckets)
 
     def __repr__(self) -> str:
@@ -275,4 +275,6 @@ class BinaryIndex(Saveable):
     def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:
         """Return queries as words in the layout that kernels are compiled for, and whether they were a single code."""
         words, is_single = self._as_words(queries, "queries")
-        return np.require(words, requirements=["C", "ALIGNED", "WRITEABLE"]), is_single
+        if not (words.flags.carray and words.flags.aligned):  # np.require takes 2 us to find this out
+            words = np.require(words, requirements=["C", "ALIGNED", "WRITEABLE"])
+        return words, is_single

@@ -19,16 +19,19 @@ from .data.source import VectorSource
 from .data.sparserows import SparseRows
 from .distances.codec import Codec
 from .distances.metrics import METRICS
+from .distances.residuals import default_bits
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker
+from .search.cellsearch import CellSearch
 from .search.pipeline import VectorSearch
 from .search.plan import Explanation, Plan
 from .search.planner import costs, plan
+from .search.repeated import Repeated
 from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .storage.saveable import Saveable
-from .storage.settings import encoder_content, load_encoder, options_of
+from .storage.settings import encoder_content, load_encoder, load_residuals, options_of, residuals_content
 from .store.ingest import Ingest, NewRows
 from .store.rowstore import RowStore
 from .store.state import IndexState, read_sample
@@ -55,16 +58,21 @@ class CBEIndex(Saveable):
     vectors : {None, "float32", "float16"}
         Type of the vectors kept beside codes, for exact re-ranking and `get`. None keeps codes only. Vectors are
         stored sparse if the first vectors added are sparse.
-    buckets : {None, "substrings", "clusters"}
-        None: a search scans every code. "clusters": similar codes are stored contiguously in cells, and a search scans
-        the cells nearest the query. For large indexes. "substrings": hash tables of parts of the codes, for near
-        duplicates.
+    buckets : {None, "substrings", "clusters", "cells"}
+        None: a search scans every code. "cells": rows near the same float centroid are stored contiguously, with codes
+        of their residuals beside the Hamming codes, and a search visits the cells nearest the query. The fastest kind
+        for ordinary embeddings. "clusters": cells of similar Hamming codes. "substrings": hash tables of parts of the
+        codes, for near duplicates.
     n_tables, table_bits : int, optional
         For "substrings": number of tables (at most 16, or one for each 8 bits of a code), and bits of each (at most
         24, and fewer in segments with less than half as many rows as a table would have entries).
     n_cells : int, optional
-        For "clusters": cells of each segment. By default twice the square root of its rows. At most one cell for each 8
-        rows, and 16 times the square root.
+        For "clusters" and "cells": cells of each segment. By default twice the square root of its rows. At most one
+        cell for each 8 rows, and 16 times the square root.
+    cell_bits : {1, 2, 4}, optional
+        For "cells": bits a dimension of residual codes. By default 4 for codes of fewer than 200 dimensions, else 1.
+    hamming : bool
+        Whether Hamming codes are kept beside cells. Without them, `rerank=None` and `mode="cascade"` raise an error.
     seed : int
         Seed of the encoder.
 
@@ -79,6 +87,8 @@ class CBEIndex(Saveable):
     array([0, 1])
     """
 
+    _last_search: Repeated | None = None
+
     def __init__(
         self,
         dim: int,
@@ -92,6 +102,8 @@ class CBEIndex(Saveable):
         n_tables: int | None = None,
         table_bits: int | None = None,
         n_cells: int | None = None,
+        cell_bits: int | None = None,
+        hamming: bool = True,
     ) -> None:
         self.metric = as_choice(metric, "metric", tuple(METRICS))
         self.vectors = None if vectors is None else as_choice(vectors, "vectors", ("float32", "float16"))
@@ -101,9 +113,25 @@ class CBEIndex(Saveable):
             self._prototype = checked_encoder(encoder, dim, n_bits)
         self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
         self.buckets = buckets
+        self.hamming = as_flag(hamming, "hamming")
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
-        maker = bucket_maker(buckets, self.n_bits, **self._options)
-        ingest = Ingest(self.dim, self.n_bits, METRICS[self.metric], self.vectors, maker)
+        if buckets == "cells" or cell_bits is not None:
+            self._options["cell_bits"] = cell_bits
+        maker = bucket_maker(buckets, self.n_bits, self._options)
+        has_cells = maker is not None and maker.uses_residuals
+        if not self.hamming and not has_cells:
+            raise ValueError(f'hamming=False needs buckets="cells", got buckets={buckets!r}')
+        if has_cells and not getattr(self._prototype, "is_linear", True):
+            raise ValueError('buckets="cells" needs a linear encoder, and this one is not: use buckets="clusters"')
+        ingest = Ingest(
+            self.dim,
+            self.n_bits,
+            METRICS[self.metric],
+            self.vectors,
+            maker,
+            cell_bits=(cell_bits or default_bits(self.n_bits)) if has_cells else None,
+            keeps_codes=self.hamming,
+        )
         self._lock = write_lock()
         self._state = IndexState.empty(ingest, self._prototype if is_ready(self._prototype) else None)
 
@@ -222,13 +250,14 @@ class CBEIndex(Saveable):
         n_candidates : int, optional
             Number of vectors, the nearest in Hamming distance, that are re-ranked. By default max(8 k, 640). By
             default every scanned vector is re-ranked where codes have up to 512 bits, norms count, or there are few
-            vectors (not with substrings, nor in the cascade).
+            vectors (not with substrings, nor in the cascade). With cells: number of vectors, the nearest by estimate,
+            whose exact distances are computed, by default max(4 k, 40).
         n_probes : int, optional
-            Buckets visited in each segment: cells of clusters, or buckets of each table of substrings, where those that
-            differ in the least certain bits of the query come first. By default as many cells as hold 99 % of the `k`
-            nearest of a stored vector (which may be too few for queries unlike the data, and for "ip"), or as many
-            substrings as exact search in Hamming distance needs. More buckets are visited until they hold `k` vectors
-            that may be results.
+            Buckets visited in each segment: cells, or buckets of each table of substrings, where those that differ in
+            the least certain bits of the query come first. By default as many cells as hold 99 % (clusters) or 97 %
+            (cells) of the `k` nearest of a stored vector (which may be too few for queries unlike the data, and for
+            clusters under "ip"), or as many substrings as exact search in Hamming distance needs. More buckets are
+            visited until they hold `k` vectors that may be results.
         allow, deny : array_like of int, optional
             Ids that alone may be results, and ids that must not be results.
         n_threads : int, optional
@@ -240,6 +269,11 @@ class CBEIndex(Saveable):
             float32 distances (int32 for `rerank=None`) and int64 ids. `errors` holds the standard errors of estimated
             distances. An index that is not fitted yet returns exact distances.
         """
+        last, options, version = self._last_search, (k, mode, rerank, n_candidates, n_probes), self._version()
+        if last is not None and allow is None and deny is None:
+            again = last.nearest(version, options, queries, n_threads)
+            if again is not None:
+                return again
         source = VectorSource(queries, self.dim, "queries")
         request = SearchRequest.checked(
             source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
@@ -247,7 +281,13 @@ class CBEIndex(Saveable):
         )  # fmt: skip
         codec, traits, chosen = self._plan(request)
         check_result_size(source.n_rows, request.k)
-        found = VectorSearch(source, traits, codec, chosen).nearest(request.n_threads).padded(request.k)
+        if codec is not None and chosen.by_cells:
+            search = CellSearch(traits, codec, chosen)
+            if allow is None and deny is None and chosen.k == request.k:
+                self._last_search = Repeated.of(version, options, search, self.dim)
+            found = search.nearest(source, request.n_threads).padded(request.k)
+        else:
+            found = VectorSearch(source, traits, codec, chosen).nearest(request.n_threads).padded(request.k)
         return found.first() if source.is_single else found
 
     def range_search(
@@ -286,7 +326,10 @@ class CBEIndex(Saveable):
         codec, traits, chosen = self._plan(request)
         if not traits.keeps_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
-        return VectorSearch(source, traits, codec, chosen).within(as_real(radius, "radius"), request.n_threads)
+        bound = as_real(radius, "radius")
+        if codec is not None and chosen.by_cells:
+            return CellSearch(traits, codec, chosen).within(source, bound, request.n_threads)
+        return VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)
 
     def explain(
         self,
@@ -340,6 +383,22 @@ class CBEIndex(Saveable):
         with self._lock:
             self._state = self._state.merge(other._state, self._prototype)
 
+    def refit(self) -> Self:
+        """Fit the encoder, the centres of cells and all codes anew to the vectors that the index keeps.
+
+        For an index whose data has changed since it was fitted. Searches see the old index until the new one is
+        complete. Needs kept vectors, and memory for a second copy of the index.
+
+        Returns
+        -------
+        self
+        """
+        with self._lock:
+            if self.is_fitted and self.vectors is None:
+                raise ValueError('refit needs vectors, but this index keeps codes only: make it with vectors="float32"')
+            self._state = self._state.refitted(self._prototype)
+        return self
+
     def stats(self) -> dict[str, Any]:
         """Describe the index: its parameters, its rows, and their bytes by part."""
         return {
@@ -355,7 +414,8 @@ class CBEIndex(Saveable):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            state = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_archive")}
+            left_out = ("_lock", "_archive", "_last_search")
+            state = {name: value for name, value in self.__dict__.items() if name not in left_out}
             return state | {"_state": self._state._replace(rows=copy.copy(self._state.rows))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -372,20 +432,35 @@ class CBEIndex(Saveable):
         names = ("dim", "n_bits", "metric", "vectors", "buckets")
         content = {"kind": "CBEIndex"} | {name: getattr(self, name) for name in names}
         content |= {"options": self._options, "sparse": self._state.ingest.keeps_sparse, "encoder": config}
+        if self.buckets == "cells":
+            residuals = None if self._state.codec is None else self._state.codec.residuals
+            described, centres = residuals_content(residuals)
+            content |= {"hamming": self.hamming, "residuals": described}
+            arrays |= centres
         return content, arrays
 
     @classmethod
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
         encoder = load_encoder(content["encoder"], arrays, content["dim"], content["n_bits"])
         options = {name: content[name] for name in ("metric", "vectors", "buckets")}
+        options["hamming"] = content.get("hamming", True)
         index = cls(encoder.dim, encoder=encoder, **options, **options_of(content))
         index._state = index._state.keeping(as_flag(content["sparse"], "sparse"))
+        residuals = load_residuals(content, arrays, index.n_bits)
+        if residuals is not None:
+            codec = Codec.of(encoder, METRICS[index.metric]).with_centres(*residuals)
+            index._state = index._state.with_codec(codec)
         return index, index._state.rows
+
+    def _version(self) -> tuple[Any, ...]:
+        """Return objects that are replaced whenever the index changes."""
+        state = self._state
+        return state, state.rows.version
 
     def _plan(self, request: SearchRequest) -> tuple[Codec | None, IndexTraits, Plan]:
         """Plan a search of the index as it is now."""
         state = self._state
-        snapshot = state.rows.snapshot()
+        snapshot = state.rows.search_snapshot()
         traits = IndexTraits(
             self.n_bits,
             self.metric,
@@ -395,5 +470,6 @@ class CBEIndex(Saveable):
             keeps_vectors=self.vectors is not None,
             can_estimate=getattr(state.encoder or self._prototype, "is_linear", True),
             n_values=state.values_per_vector(snapshot),
+            keeps_codes=self.hamming,
         )
         return state.codec, traits, plan(traits, request, snapshot.segments)

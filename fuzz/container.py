@@ -1,6 +1,6 @@
 """A second reader and writer of index files, independent of `cbeindex`, that can also write what nobody should.
 
-The format is described at the top of `cbeindex/storage.py`.
+The format is described at the top of `cbeindex/storage/container.py`.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ class IndexFile:
     content: Any
     sections: list[Section]
     slots: list[Slot | bytes] = field(default_factory=lambda: [Slot(), bytes(32)])
-    version: int = 1
+    version: int = 2
     start_crc: int | None = None
     before: bytes = b""
     footer: bytes | None = None
@@ -109,7 +109,8 @@ class IndexFile:
 def parse(data: bytes) -> IndexFile:
     """Read the last commit of a valid file."""
     magic, version, crc = struct.unpack_from("<8sII", data)
-    assert (magic, version, crc) == (MAGIC, 1, crc32(data[:12]))
+    assert (magic, crc) == (MAGIC, crc32(data[:12]))
+    assert version in (1, 2)
     slots = [struct.unpack_from("<QQQII", data, place) for place in SLOTS]
     whole = [slot for slot, place in zip(slots, SLOTS, strict=True) if slot[4] == crc32(data[place : place + 28])]
     sequence, offset, length, crc, _ = max(whole)
@@ -122,7 +123,33 @@ def parse(data: bytes) -> IndexFile:
         values = data[row["offset"] : row["offset"] + n_bytes]
         assert row["crc32"] == crc32(values)
         sections.append(Section(row["name"], row["dtype"], row["shape"], values))
-    return IndexFile(parsed["content"], sections, [Slot(sequence), bytes(32)])
+    return IndexFile(parsed["content"], sections, [Slot(sequence), bytes(32)], version)
+
+
+def as_version_1(file: IndexFile) -> IndexFile:
+    """Return a file of version 2 as version 1 stored it: codes as heads in blocks of 512 rows, and tails row by row."""
+    sections = []
+    for section in file.sections:
+        name, _, part = section.name.rpartition("/")
+        if part == "blocks":
+            words = section.array.transpose(0, 2, 1).reshape(16 * section.shape[0], section.shape[1])
+            words = words[: file.section(f"{name}/ids").shape[0]]
+            n_head = words.shape[1] if words.shape[1] <= 16 else 8
+        elif part == "rows" and not name.endswith("/tables"):
+            words, n_head = section.array, 0
+        else:
+            sections.append(section)
+            continue
+        padded = np.zeros((-(-len(words) // 512) * 512, n_head), dtype=np.uint64)
+        padded[: len(words)] = words[:, :n_head]
+        for part, array in (
+            ("head", padded.reshape(len(padded) // 512, 512, n_head).transpose(0, 2, 1)),
+            ("tail", words[:, n_head:]),
+        ):
+            converted = Section(f"{name}/{part}", "<u8", [], b"")
+            converted.array = array
+            sections.append(converted)
+    return IndexFile(file.content, sections, file.slots, 1)
 
 
 def write(file: IndexFile, path: Path) -> None:

@@ -6,7 +6,7 @@ import functools
 import itertools
 import tempfile
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +23,8 @@ from cbeindex.encoders import (
     SKLSHEncoder,
     SpectralEncoder,
 )
+
+from .container import as_version_1, parse, write
 
 DIM = 12
 METRICS = ("cosine", "l2", "ip")
@@ -59,6 +61,8 @@ class Recipe:
     n_rows : int
     is_sparse : bool
     history : {"one save", "removed", "appended"}
+    version : {1, 2}
+        Format version of the file.
     options : dict
     """
 
@@ -69,6 +73,7 @@ class Recipe:
     n_rows: int = 40
     is_sparse: bool = False
     history: str = "one save"
+    version: int = 2
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -92,8 +97,15 @@ def _recipes() -> list[Recipe]:
     for is_sparse, metric in itertools.product((False, True), METRICS):
         history = next(histories)
         name = f"CBEIndex not fitted, {metric}, {'sparse' if is_sparse else 'dense'}, {history}"
-        recipe = Recipe(name, "CBEIndex", 40, "learned", 9, is_sparse, history, {"metric": metric})
+        recipe = Recipe(name, "CBEIndex", 40, "learned", 9, is_sparse, history, options={"metric": metric})
         recipes.append(recipe)
+    older = [replace(recipe, name=f"{recipe.name}, version 1", version=1) for recipe in recipes[::5]]
+    recipes.extend(older)
+    for metric, vectors, bits, hamming in itertools.product(METRICS, (None, "float32"), (1, 4), (True, False)):
+        history, is_sparse = next(histories), vectors is not None and metric == "ip"
+        every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": bits, "hamming": hamming}
+        name = f"CBEIndex with cells, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
     return [*recipes, Recipe("CBEIndex without rows", "CBEIndex", 40, n_rows=0)]
 
 
@@ -140,4 +152,6 @@ def file_of(number: int) -> bytes:
             index.save()
         else:
             index.save(path)
+        if recipe.version == 1:
+            write(as_version_1(parse(path.read_bytes())), path)
         return path.read_bytes()

@@ -69,10 +69,13 @@ def change_options(rng: random.Random, file: IndexFile) -> str:
         "n_cells": rng.choice((None, 1, 1000, 2**20, 2**40)),
     }
     if rng.random() < 0.8:  # or the wrong ones are refused before anything else
-        unused: tuple[str, ...] = {"substrings": ("n_cells",), "clusters": ("n_tables", "table_bits")}.get(
+        tables = ("n_tables", "table_bits")
+        unused: tuple[str, ...] = {"substrings": ("n_cells",), "clusters": tables, "cells": tables}.get(
             str(file.content.get("buckets")), ()
         )
         file.content["options"] |= dict.fromkeys(unused)
+    if file.content.get("buckets") == "cells":
+        file.content["options"]["cell_bits"] = rng.choice((None, 1, 2, 3, 4, 8))
     if rng.random() < 0.5:  # as many rows as make buckets, but none yet
         for segment in _segments(file):
             segment["buckets"] = None
@@ -299,7 +302,7 @@ def change_slots(rng: random.Random, file: IndexFile) -> str:
     elif way == "slot crc":
         slot = Slot(3, slot_crc=rng.randrange(2**32))
     if way == "version":
-        file.version = rng.choice((0, 2, 255, 2**32 - 1))
+        file.version = rng.choice((0, 1, 3, 255, 2**32 - 1))
     elif way == "start crc":
         file.start_crc = rng.randrange(2**32)
     else:

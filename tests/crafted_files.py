@@ -16,7 +16,7 @@ def slot(sequence, offset, footer, length=None):
     )
 
 
-def build(footer, *, body=bytes(64), version=1, slots=None):
+def build(footer, *, body=bytes(64), version=2, slots=None):
     """Return a file with correct checksums: header, slots, `body`, `footer`."""
     first, second = slots or (slot(1, 192 + len(body), footer), b"")
     start = with_crc(b"\x89CBE\r\n\x1a\n" + struct.pack("<I", version))

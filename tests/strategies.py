@@ -5,9 +5,9 @@ from typing import NamedTuple
 import numpy as np
 from hypothesis import strategies as st
 
-# Around a byte, a word, the 8 words that a pass counts, the longest code that is all head (1,024 bits), and above.
+# Around a byte, a word, the 8 words of a prefix, the longest code that is short (1,024 bits), and above.
 WIDTHS = (1, 7, 8, 9, 63, 64, 65, 127, 129, 255, 256, 300, 511, 512, 513, 575, 1_023, 1_024, 1_025, 1_089, 1_600)
-# Around a group of 16 rows, a block of 512, and three blocks.
+# Around a block of 16 rows, and a task of 512 rows.
 SIZES = (1, 2, 15, 16, 17, 40, 511, 512, 513, 1_030)
 
 

@@ -1,152 +1,79 @@
-"""Kernels of real-valued queries against packed bits, and their naive forms."""
+"""Searches by estimated distances, and their naive forms."""
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.data.keys import EstimateKeys
 from cbeindex.kernels import asymmetric
-from tests.strategies import masks, rankings
+from tests.estimate_cases import Case, Estimates
 
 pytestmark = pytest.mark.kernels
 
 NONE = np.iinfo(np.uint64).max
-WIDTHS = (1, 63, 64, 65, 130, 511, 513, 1_024, 1_025, 1_100, 1_300)
-SIZES = (1, 2, 63, 64, 65, 200, 511, 512, 513, 700)
+WIDTHS = (1, 63, 64, 65, 130, 513, 1_025)
+SIZES = (1, 2, 15, 16, 17, 63, 200, 700)
 
 
-def packed(bits):
-    return to_words(np.packbits(bits, axis=-1, bitorder="little"), bits.shape[-1])
-
-
-class Case:
-    """Random rows and queries, in the forms of the kernels and in plain ones."""
-
-    def __init__(self, n_bits, n_rows, n_queries, seed):
-        rng = np.random.default_rng(seed)
-        self.rng, self.n_rows = rng, n_rows
-        self.bits = rng.random((n_rows, n_bits)) < 0.5
-        self.query_bits = rng.random((n_queries, n_bits)) < 0.5
-        self.levels = rng.integers(0, 16, (n_queries, n_bits))
-        self.codes = CodeRows.of(packed(self.bits), n_bits)
-        self.queries = packed(self.query_bits)
-        self.planes = np.stack([packed((self.levels >> plane) & 1 == 1) for plane in range(4)], axis=1)
-
-    def weights(self):
-        """Sums of the levels of the bits that differ, (n_queries, n_rows)."""
-        differ = self.query_bits[:, np.newaxis] != self.bits[np.newaxis]
-        return (differ * self.levels[:, np.newaxis]).sum(axis=2)
-
-
-def cases(max_queries=5):
+def cases(by_row=st.booleans()):  # noqa: B008
     return st.builds(
-        Case, st.sampled_from(WIDTHS), st.sampled_from(SIZES), st.integers(1, max_queries), st.integers(0, 999)
-    )
-
-
-@settings(max_examples=25)
-@given(case=cases(max_queries=1))
-def test_add_weights(case):
-    n_head = case.codes.n_head
-    expected = case.weights()[0]
-    for block in range(len(case.codes.head)):
-        n = min(512, case.n_rows - 512 * block)
-        out = np.full(512, 7, dtype=np.int32)
-        asymmetric.add_weights(case.queries[0], case.planes[0], 0, case.codes.head[block], n_head, 0, n, out)
-        asymmetric.add_weights_by_row(case.queries[0], case.planes[0], n_head, case.codes.tail, 512 * block, n, out)
-        np.testing.assert_array_equal(out[:n] - 7, expected[512 * block : 512 * block + n])
-        assert (out[-(-n // 16) * 16 :] == 7).all()
-
-
-@settings(max_examples=15)
-@given(case=cases())
-def test_weights_of_a_block(case):
-    """The tails of several queries at once are those of one query after the other."""
-    n_head, n = case.codes.n_head, min(512, case.n_rows)
-    first = len(case.queries) // 2
-    together = np.zeros((len(case.queries) - first, 512), dtype=np.int32)
-    columns = np.zeros((8, 512), dtype=np.uint64)
-    asymmetric.add_weights_of_block(
-        case.queries, case.planes, first, len(case.queries), n_head, case.codes.tail, 0, n, columns, together
-    )
-    for i in range(first, len(case.queries)):
-        out = np.zeros(512, dtype=np.int32)
-        asymmetric.add_weights_by_row(case.queries[i], case.planes[i], n_head, case.codes.tail, 0, n, out)
-        np.testing.assert_array_equal(together[i - first, :n], out[:n])
-
-
-@settings(max_examples=25)
-@given(case=cases(), n=st.integers(0, 20))
-def test_weigh_rows(case, n):
-    rows = case.rng.integers(0, case.n_rows, (len(case.queries), n))
-    out = np.full(rows.shape, -1, dtype=np.int32)
-    asymmetric.weigh_rows(case.queries, case.planes, case.codes.head, case.codes.tail, rows, out)
-    np.testing.assert_array_equal(out, np.take_along_axis(case.weights(), rows, axis=1))
-
-
-class Estimates:
-    """A case with all that distances are made of; equal factors and few levels give equal ones."""
-
-    def __init__(self, case, n_factors, margin, share_hidden, is_ranked):
-        rng, n_rows, n_queries = case.rng, case.n_rows, len(case.queries)
-        offsets = np.full(n_rows, 0.5) if n_factors == 1 else rng.normal(size=n_rows)
-        factors = rng.uniform(0, 2, n_factors)[rng.integers(0, n_factors, n_rows)]
-        steps, shifts = rng.uniform(0.01, 1, n_queries), rng.normal(size=n_queries)
-        spreads, margins = rng.uniform(0, 1, n_rows), np.full(n_queries, margin)
-        self.rows = [values.astype(np.float32) for values in (offsets, factors, spreads)]
-        self.totals = case.levels.sum(axis=1, dtype=np.int32)
-        self.steps, self.shifts, self.margins = (values.astype(np.float32) for values in (steps, shifts, margins))
-        offsets, factors, spreads = self.rows
-        products = self.steps[:, np.newaxis] * (self.totals[:, np.newaxis] - 2 * case.weights()).astype(np.float32)
-        shifted = offsets + self.shifts[:, np.newaxis] - factors * products
-        self.distances = shifted - self.margins[:, np.newaxis] * spreads
-        assert self.distances.dtype == np.float32
-        self.hidden = np.zeros(0, dtype=np.bool_) if share_hidden is None else rng.random(n_rows) < share_hidden
-        self.ranks = rng.permutation(n_rows).astype(np.int32) if is_ranked else np.zeros(0, dtype=np.int32)
-        self.before = (
-            case.queries, case.planes, self.totals, self.steps, self.shifts, case.codes.head, case.codes.tail,
-            *self.rows, self.margins, self.hidden, self.ranks,
-        )  # fmt: skip
-
-    def check(self, keys, rows, bounds):
-        """Keys are those of the nearest of each query's `rows` within its bound, by distance and rank."""
-        for i, (row, bound) in enumerate(zip(rows, bounds, strict=True)):
-            row = [r for r in row if not (self.hidden.size and self.hidden[r]) and self.distances[i, r] <= bound]
-            places = {r: int(self.ranks[r]) if self.ranks.size else r for r in row}
-            expected = sorted(row, key=lambda r: (self.distances[i, r], places[r]))[: keys.shape[1]]
-            n = len(expected)
-            np.testing.assert_array_equal(keys[i, :n] & np.uint64(0xFFFFFFFF), [places[r] for r in expected])
-            np.testing.assert_array_equal(EstimateKeys(keys[i, :n]).distances(), self.distances[i, expected])
-            assert (keys[i, n:] == NONE).all()
-            assert np.isinf(EstimateKeys(keys[i, n:]).distances()).all()
+        Case, st.sampled_from(WIDTHS), st.sampled_from(SIZES), st.integers(1, 6), st.sampled_from([1, 15]),
+        st.integers(0, 999), by_row,
+    )  # fmt: skip
 
 
 def estimates(case):
     return st.builds(
-        Estimates, case, st.sampled_from([1, 1_000]), st.sampled_from([0, 3]), st.sampled_from([None, 0.1, 0.9, 1.0]),
-        st.booleans(),
+        Estimates, st.just(case), st.sampled_from([1, 1_000]), st.sampled_from([0, 3]),
+        st.sampled_from([None, 0.1, 0.9, 1.0]), st.booleans(),
     )  # fmt: skip
 
 
+def check(estimated, keys, rows, bounds):
+    """Keys are those of the nearest of each query's `rows` within its bound, by distance and rank."""
+    for i, (row, bound) in enumerate(zip(rows, bounds, strict=True)):
+        row = [r for r in row if not (estimated.hidden.size and estimated.hidden[r])]
+        row = [r for r in row if estimated.distances[i, r] <= bound]
+        places = {r: int(estimated.ranks[r]) if estimated.ranks.size else r for r in row}
+        expected = sorted(row, key=lambda r: (estimated.distances[i, r], places[r]))[: keys.shape[1]]
+        n = len(expected)
+        np.testing.assert_array_equal(keys[i, :n] & np.uint64(0xFFFFFFFF), [places[r] for r in expected])
+        np.testing.assert_array_equal(EstimateKeys(keys[i, :n]).distances(), estimated.distances[i, expected])
+        assert (keys[i, n:] == NONE).all()
+        assert np.isinf(EstimateKeys(keys[i, n:]).distances()).all()
+
+
 @settings(max_examples=50)
-@given(case=cases(), k=st.sampled_from([1, 2, 10, 600]), is_bounded=st.booleans(), data=st.data())
+@given(case=cases(), k=st.sampled_from([1, 2, 10, 100, 600]), is_bounded=st.booleans(), data=st.data())
 def test_scan(case, k, is_bounded, data):
-    estimated = data.draw(estimates(st.just(case)))
+    """The k nearest of a range of rows, which may begin and end within blocks."""
+    estimated = data.draw(estimates(case))
     n_queries, n_rows = estimated.distances.shape
     bounds = np.median(estimated.distances, axis=1) if is_bounded else np.full(n_queries, np.inf, dtype=np.float32)
-    start = 512 if n_rows > 512 and k == 2 else 0
+    start, stop = sorted(data.draw(st.integers(0, n_rows)) for _ in range(2)) if k == 2 else (0, n_rows)
     keys = np.zeros((n_queries, min(k, n_rows)), dtype=np.uint64)
-    asymmetric.scan(*estimated.before, start, n_rows, bounds, keys)
-    estimated.check(keys, [range(start, n_rows)] * n_queries, bounds)
+    asymmetric.scan(*estimated.before, start, stop, bounds, keys)
+    check(estimated, keys, [range(start, stop)] * n_queries, bounds)
+
+
+@pytest.mark.parametrize("n_words", [16, 130])
+@pytest.mark.parametrize("by_row", [False, True])
+def test_scan_of_several_groups_of_blocks(n_words, by_row):
+    """Rows that do not fit the cache are scanned group by group, all queries over each."""
+    case = Case(64 * n_words, 2_100 if n_words == 16 else 300, 5, 15, 0, by_row)
+    estimated = Estimates(case, 1_000, 0, 0.1, True)
+    bounds, keys = np.full(5, np.inf, dtype=np.float32), np.zeros((5, 20), dtype=np.uint64)
+    asymmetric.scan(*estimated.before, 0, case.n_rows, bounds, keys)
+    check(estimated, keys, [range(case.n_rows)] * 5, bounds)
+    assert np.isinf(bounds).all()
 
 
 @settings(max_examples=50)
-@given(case=cases(), n_cells=st.integers(1, 8), k=st.sampled_from([1, 2, 10, 600]), data=st.data())
+@given(case=cases(by_row=st.just(False)), n_cells=st.integers(1, 8), k=st.sampled_from([1, 2, 10, 600]), data=st.data())
 def test_visit(case, n_cells, k, data):
-    """What a scan finds among the rows of some cells, which may be empty or reach over several blocks."""
-    estimated = data.draw(estimates(st.just(case)))
+    """What a scan finds among the rows of some cells, which may be empty, share a block or reach over several."""
+    estimated = data.draw(estimates(case))
     n_queries, n_rows = estimated.distances.shape
     ends = np.sort(case.rng.integers(0, n_rows + 1, n_cells - 1))
     offsets = np.array([0, *ends, n_rows], dtype=np.int64)
@@ -155,38 +82,19 @@ def test_visit(case, n_cells, k, data):
     keys = np.zeros((n_queries, min(k, n_rows)), dtype=np.uint64)
     asymmetric.visit(*estimated.before, cells, offsets, keys)
     visited = [[row for cell in some for row in range(offsets[cell], offsets[cell + 1])] for some in cells]
-    estimated.check(keys, visited, [np.inf] * n_queries)
+    check(estimated, keys, visited, [np.inf] * n_queries)
 
 
-@settings(max_examples=25)
-@given(case=cases(max_queries=1), data=st.data())
-def test_weights_between_two_rows(case, data):
-    first, last = sorted(16 * data.draw(st.integers(0, 32)) for _ in range(2))
-    word, n_head = data.draw(st.integers(0, case.codes.n_head - 1)), case.codes.n_head
-    head, out = case.codes.head[0], np.full(512, 7, dtype=np.int32)
-    asymmetric.add_weights(case.queries[0], case.planes[0], word, head[word:], n_head - word, first, last, out)
-    xor = head[word:] ^ case.queries[0, word:n_head, np.newaxis]
-    expected = np.full(512, 7)
-    for i in range(4):
-        of_plane = np.bitwise_count(xor & case.planes[0, i, word:n_head, np.newaxis]).sum(axis=0, dtype=np.int64)
-        expected[first:last] += (of_plane << i)[first:last]
-    np.testing.assert_array_equal(out, expected)
-
-
-@given(values=st.lists(st.sampled_from([-1.5, 0.0, 0.25, 3.0]), min_size=1, max_size=150), data=st.data())
-def test_rows_within_are_collected(values, data):
-    distances, first_row = np.full(160, -9, dtype=np.float32), 512
-    distances[: len(values)] = values
-    hidden, ranks = data.draw(masks(first_row + len(values))), data.draw(rankings(first_row + len(values)))
-    bound = data.draw(st.sampled_from([-np.inf, -1.5, 0.0, 1.0, np.inf]))
-    keys = np.full(3 + len(values), NONE, dtype=np.uint64)
-    count = asymmetric.collect_within(distances, len(values), bound, first_row, hidden, ranks, keys, 3)
-    near = [i for i, d in enumerate(values) if d <= bound and not (hidden.size and hidden[first_row + i])]
-    np.testing.assert_array_equal(EstimateKeys(keys[3:count]).distances(), distances[near])
-    rows = np.array(near, dtype=np.int64) + first_row
-    np.testing.assert_array_equal(keys[3:count] & np.uint64(0xFFFFFFFF), ranks[rows] if ranks.size else rows)
-    assert (keys[:3] == NONE).all()
-    assert (keys[count:] == NONE).all()
+@settings(max_examples=40)
+@given(case=cases(), n=st.integers(0, 20), data=st.data())
+def test_estimates_of_single_rows(case, n, data):
+    estimated = data.draw(estimates(case))
+    rows = case.rng.integers(0, case.n_rows, (case.n_queries, n))
+    out = np.full(rows.shape, np.nan, dtype=np.float32)
+    steps, shifts, _ = estimated.of_queries
+    offsets, factors, _ = estimated.of_rows
+    asymmetric.estimate_rows(case.levels, case.totals, steps, shifts, case.blocks, offsets, factors, rows, out)
+    np.testing.assert_array_equal(out, np.take_along_axis(estimated.plain, rows, axis=1))
 
 
 FLOATS = st.floats(width=32, allow_nan=False).map(np.float32)

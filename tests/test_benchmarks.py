@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import datasets, encode, kernels, quality, scan
+from benchmarks import datasets, encode, quality, scan
+from benchmarks.encode.contenders import CONTENDERS
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.report import Report
 
@@ -23,6 +24,9 @@ class Probe:
 
     def echo(self, value):
         return value, os.getpid(), os.environ["OMP_NUM_THREADS"]
+
+    def variable(self, name):
+        return os.environ.get(name)
 
     def sleep(self, seconds):
         time.sleep(seconds)
@@ -46,6 +50,12 @@ def test_calls_run_in_another_process():
     assert n_threads == "1"
     assert 0 <= seconds < 60
     assert os.environ.get("OMP_NUM_THREADS") == before
+
+
+def test_a_process_has_environment_variables_of_its_own():
+    with Contender(PROBE, {}, environment={"CBEINDEX_TEST": "there"}) as contender:
+        assert contender.call("variable", "CBEINDEX_TEST") == "there"
+    assert "CBEINDEX_TEST" not in os.environ
 
 
 def test_failures_are_reported():
@@ -95,6 +105,12 @@ def test_encode(tmp_path, monkeypatch, capsys):
     assert [row["d"] for row in measured] == [64, 100]
     for row in measured:
         assert row["x hadamard"] == pytest.approx(row["hadamard"] / row["us/vector"])
+        assert row["of peak"] > 0
+        assert row["of memory"] > 0
+    for table in ("transforms", "steps", "single", "accuracy"):
+        assert [row["d"] for row in rows if row["table"] == table] == [64, 100]
+    for row in (row for row in rows if row["table"] == "accuracy"):
+        assert 0 < row["cbeindex"] < 1e-6
     sparse = [row for row in rows if row["table"] == "sparse"]
     assert [(row["d"], row["entries"]) for row in sparse] == [(4_096, 32), (4_096, 256)]
     for row in sparse:
@@ -107,7 +123,7 @@ def test_encoders_that_cannot_run_are_left_out(tmp_path, monkeypatch, capsys):
     monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
     find_spec = importlib.util.find_spec
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == "faiss" else find_spec(name))
-    monkeypatch.setitem(encode.CONTENDERS, "matrix", type("Nobody", (), {}))
+    monkeypatch.setitem(CONTENDERS, "matrix", type("Nobody", (), {}))
     path = tmp_path / "encode.jsonl"
     encode.speed(Report("Encoding", path), (64,), 1)
     row = json.loads(path.read_text().splitlines()[-1])
@@ -116,18 +132,6 @@ def test_encoders_that_cannot_run_are_left_out(tmp_path, monkeypatch, capsys):
     said = capsys.readouterr().out
     assert "hadamard and lsh are left out: faiss is not installed" in said
     assert "matrix is left out: AttributeError" in said
-
-
-def test_kernels(tmp_path, monkeypatch, capsys):
-    pytest.importorskip("faiss")
-    path = tmp_path / "kernels.jsonl"
-    for name in ("MEMORY_BYTES", "CACHE_BYTES", "BATCH_BYTES"):
-        monkeypatch.setattr(kernels, name, 2**14)
-    kernels.main(["--bits", "64", "256", "--queries", "5", "--k", "3", "--seconds", "0", "--output", str(path)])
-    rows = [json.loads(line) for line in path.read_text().splitlines()]
-    assert [row["rows"] for row in rows if row["table"] == "batches"] == [2_048, 512]
-    assert sum(row["table"] == "one query, k = 10" for row in rows) == 4
-    assert "of limit" in capsys.readouterr().out
 
 
 def test_scan(tmp_path, monkeypatch, capsys):

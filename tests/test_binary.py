@@ -312,13 +312,13 @@ def test_stats(index):
     index.remove([1, 2])
     stats = index.stats()
     assert (stats["n_bits"], stats["rows"], stats["removed"], stats["segments"]) == (1_100, 98, 2, 1)
-    # A block of 512 heads of 8 words, and 100 tails of 10 words.
-    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 100 * 10), "ids": 800, "removed": 100, "buckets": 0}
+    # Seven blocks of 16 codes of 18 words.
+    assert stats["bytes"] == {"codes": 8 * 7 * 16 * 18, "ids": 800, "removed": 100, "buckets": 0}
     assert stats["kind_of_buckets"] is None
     index.compact()
     stats = index.stats()
     assert (stats["rows"], stats["removed"]) == (98, 0)
-    assert stats["bytes"] == {"codes": 8 * (512 * 8 + 98 * 10), "ids": 784, "removed": 0, "buckets": 0}
+    assert stats["bytes"] == {"codes": 8 * 7 * 16 * 18, "ids": 784, "removed": 0, "buckets": 0}
 
 
 def test_repr(index):

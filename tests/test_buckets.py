@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from cbeindex import BinaryIndex, CBEIndex
 from cbeindex._core.tuning import tuned
-from cbeindex.search.buckets import Cells, Clusters, Substrings, Tables, bucket_maker
+from cbeindex.search.buckets import CellMaker, Cells, Clusters, Substrings, Tables, bucket_maker
 from tests import oracles
 from tests.conftest import COMPILED, ROOT
 from tests.small import ALL, KINDS, NeverSpent, buckets_of, check_equal, examples, segments_of, small_buckets
@@ -411,19 +411,20 @@ def test_no_queries():
 
 
 def test_bucket_makers():
-    assert bucket_maker(None, 64, None, None, None) is None
-    assert bucket_maker("clusters", 64, None, None, 9) == Clusters(64, 9)
-    assert bucket_maker("substrings", 64, None, None, None) == Substrings(64)
-    assert bucket_maker("substrings", 64, 4, 16, None) == Substrings(64, 4, 16)
-    assert bucket_maker("substrings", 64, 4, None, None) == Substrings(64, 4)
-    assert bucket_maker("substrings", 64, None, 24, None) == Substrings(64, 2, 24)
-    assert bucket_maker("substrings", 2_048, None, 10, None) == Substrings(2_048, 16, 10)
+    assert bucket_maker(None, 64, {"n_cells": None}) is None
+    assert bucket_maker("clusters", 64, {"n_tables": None, "n_cells": 9}) == Clusters(64, 9)
+    assert bucket_maker("substrings", 64, {}) == Substrings(64)
+    assert bucket_maker("substrings", 64, {"n_tables": 4, "table_bits": 16}) == Substrings(64, 4, 16)
+    assert bucket_maker("substrings", 64, {"n_tables": 4}) == Substrings(64, 4)
+    assert bucket_maker("substrings", 64, {"table_bits": 24}) == Substrings(64, 2, 24)
+    assert bucket_maker("substrings", 2_048, {"table_bits": 10}) == Substrings(2_048, 16, 10)
+    assert bucket_maker("cells", 64, {"n_cells": 9, "cell_bits": 2}) == CellMaker(64, 9, 2)
 
 
 MAKING = [
-    ({"buckets": "trees"}, ValueError, "buckets must be one of 'substrings', 'clusters', got 'trees'"),
+    ({"buckets": "trees"}, ValueError, "buckets must be one of 'substrings', 'clusters'.* got 'trees'"),
     ({"buckets": "Clusters"}, ValueError, "buckets must be one of"),
-    ({"buckets": 3}, ValueError, "buckets must be one of 'substrings', 'clusters', got 3"),
+    ({"buckets": 3}, ValueError, "buckets must be one of 'substrings', 'clusters'.* got 3"),
     ({"buckets": True}, ValueError, "buckets must be one of"),
     ({"buckets": "substrings", "table_bits": 0}, ValueError, "table_bits must be at least 1, got 0"),
     ({"buckets": "substrings", "table_bits": 25}, ValueError, "must be at most 24 for codes of 64 bits, got 25"),
@@ -623,7 +624,7 @@ with small_buckets():
                 use(CBEIndex(20, n_bits, buckets=kind, vectors="float32").fit(rows), rows, rerank=rerank)
 kernels = (
     hamming.scan, centroids.add_bits, centroids.assign, centroids.choose, cells.nearest, tables.fill, tables.nearest,
-    tables.probe, tables.within, asymmetric.scan, asymmetric.visit, asymmetric.weigh_rows,
+    tables.probe, tables.within, asymmetric.scan, asymmetric.visit, asymmetric.estimate_rows,
 )
 for kernel in kernels:
     arrays = {tuple(t for t in signature if isinstance(t, Array)) for signature in kernel.signatures}

@@ -1,113 +1,197 @@
 """Kernels of the cascade, each against plain numpy."""
 
+import itertools
+
 import numpy as np
 import pytest
-from hypothesis import given
+import scipy.stats
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.data.codes import CodeRows
+from cbeindex.data.codes import to_words
 from cbeindex.kernels import cascade
+from cbeindex.search.scan import ScanState
 from tests import oracles
-from tests.kernel_cases import LONG, keys_of, stored, tails_of
+from tests.kernel_cases import NO_KEY, NO_RANKS, NOT_HIDDEN, check_keys, expected_keys, in_blocks
 from tests.strategies import code_batches, masks, rankings
 
 pytestmark = pytest.mark.kernels
 
-
-def head_distances(queries, words, hidden):
-    """Distances over the head, the largest uint16 for hidden rows, and the least of each 16 rows."""
-    n_head = CodeRows.empty(1, 64 * words.shape[1]).n_head
-    heads = oracles.hamming(queries[:, :n_head], words[:, :n_head]).astype(np.uint16)
-    if hidden.size:
-        heads[:, hidden] = 65_535
-    groups = np.pad(heads, ((0, 0), (0, -heads.shape[1] % 16)), constant_values=65_535)
-    return heads, groups.reshape(len(heads), -1, 16).min(axis=2)
+LONG = (300, 513, 1_025, 1_600)
+# Beyond all distances over some words.
+HIDDEN = 2**30
 
 
-@given(code_batches(), st.data())
-def test_head_scan(batch, data):
-    queries, words, rows = stored(batch)
-    hidden = data.draw(masks(len(words)))
-    expected, expected_least = head_distances(queries, words, hidden)
-    heads = np.zeros((len(queries), len(words)), dtype=np.uint16)
-    least = np.zeros((len(queries), 32 * len(rows.head)), dtype=np.uint16)
-    for start in range(0, len(words), 512):  # in parts, as threads do
-        cascade.head_scan(queries, rows.head, hidden, start, min(start + 512, len(words)), heads, least)
-    np.testing.assert_array_equal(heads, expected)
-    np.testing.assert_array_equal(least[:, : expected_least.shape[1]], expected_least)
+class Cascade:
+    """The kernels, and the arrays that they pass on."""
+
+    def __init__(self, queries, words, hidden, ranks, k, ends, z=0.0):
+        self.queries, self.blocks, self.hidden, self.ranks = queries, in_blocks(words), hidden, ranks
+        self.n_rows, self.n_bits, self.k, self.ends, self.z = len(words), 64 * words.shape[1], k, np.array(ends), z
+        n_queries, n_blocks = len(queries), len(self.blocks)
+        self.prefix = np.zeros((n_blocks * n_queries, 16), dtype=np.int32)
+        self.least = np.zeros((n_queries, n_blocks), dtype=np.uint16)
+        for begin in range(0, n_blocks, 7):  # in parts, as threads do
+            end = min(begin + 7, n_blocks)
+            cascade.prefix_scan(queries, self.blocks, hidden, ends[0], begin, end, 1, self.prefix, self.least)
+
+    def first_bound(self, query):
+        """Return what the kernel returns, the limits of stages, and what was found."""
+        limits, state = np.zeros((len(self.ends), 1), dtype=np.int64), ScanState.empty(1, self.k, 0)
+        told = cascade.first_bound(
+            self.queries[query : query + 1], self.blocks, self.prefix, self.least, query, self.n_rows, self.ranks,
+            self.k, self.n_bits, self.ends, self.z, limits, state.found[0], state.counts[0],
+        )  # fmt: skip
+        return *told, limits, state
+
+    def measure(self, query, above, reach, limits, state):
+        """Return the number of blocks read."""
+        return cascade.measure_blocks(
+            self.queries[query : query + 1], self.blocks, self.prefix, self.least, query, 0, len(self.blocks), above,
+            reach, self.n_rows, self.ranks, self.k, self.ends, limits, state.found[0], state.counts[0],
+        )  # fmt: skip
+
+    def nearest(self, query):
+        """Return the keys of the nearest rows, and the number of blocks read."""
+        reach, n_read, limits, state = self.first_bound(query)
+        n_read += self.measure(query, reach, limits[0, 0], limits, state)
+        keys = np.empty((1, self.k), dtype=np.uint64)
+        state.write(keys)
+        return keys[0], n_read
+
+    def scan_rest(self, numbers, cuts, limit):
+        """Return the keys of the nearest rows of some queries, scanned in parts."""
+        state = ScanState.empty(len(self.queries), self.k, limit)
+        for begin, end in itertools.pairwise(cuts):
+            cascade.scan_rest(
+                self.queries, numbers, self.blocks, self.ends[0], begin, end, self.prefix, self.n_rows, self.ranks,
+                *state,
+            )  # fmt: skip
+        keys = np.empty((len(self.queries), self.k), dtype=np.uint64)
+        state.write(keys)
+        return keys[numbers]
 
 
-@given(code_batches(widths=LONG, max_queries=1), st.data())
-def test_survivors_are_measured(batch, data):
-    queries, words, rows = stored(batch)
-    n, k = len(words), data.draw(st.sampled_from([1, 3, 300]))
+@given(code_batches(max_queries=9), st.data())
+def test_distances_over_the_prefix(batch, data):
+    """Hidden rows are beyond all others."""
+    queries, words = (to_words(part, batch.n_bits) for part in (batch.queries, batch.codes))
+    hidden, n_words = data.draw(masks(len(words))), data.draw(st.integers(1, words.shape[1]))
+    run = Cascade(queries, words, hidden, NO_RANKS, 1, (n_words,))
+    expected = oracles.hamming(queries[:, :n_words], words[:, :n_words])
+    expected[:, np.flatnonzero(hidden)] = HIDDEN
+    found = run.prefix.reshape(len(run.blocks), len(queries), 16).transpose(1, 0, 2).reshape(len(queries), -1)
+    np.testing.assert_array_equal(found[:, : len(words)], expected)
+    if len(words) % 16 == 0 or hidden.size:  # otherwise the last block has rows of ones behind the last row
+        padded = np.pad(expected, ((0, 0), (0, -len(words) % 16)), constant_values=HIDDEN)
+        least = np.minimum(padded.reshape(len(queries), -1, 16).min(axis=2), 65_535)
+        np.testing.assert_array_equal(run.least, least)
+
+
+@settings(max_examples=60)
+@given(code_batches(widths=LONG, max_queries=6), st.data())
+def test_nearest_rows(batch, data):
+    """A cascade with room for any deviation is exact; with little room its results are rows at their distances."""
+    queries, words = (to_words(part, batch.n_bits) for part in (batch.queries, batch.codes))
+    n, n_words = words.shape
     hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
-    heads, least = head_distances(queries, words, hidden)
-    start = data.draw(st.sampled_from([0, 512])) if n > 512 else 0
-    above, limit = sorted(data.draw(st.sampled_from([-1, *heads[0].tolist()])) for _ in range(2))
-    limit = min(limit, 65_534)
-    exact = oracles.hamming(queries, words)[0]
-    last_limit = int(np.quantile(exact, data.draw(st.sampled_from([0.5, 1.0]))))
-    found = np.empty(k + 512 + min(k, 256), dtype=np.uint64)
-    count, n_measured = cascade.measure_survivors(
-        tails_of(queries, rows)[0], rows.tail, heads[0], least[0], ranks, start, n, above, limit,
-        np.array([rows.tail.shape[1]], dtype=np.uint64), np.array([last_limit], dtype=np.int64), found, k,
-    )  # fmt: skip
-    survivors = np.array([row for row in range(start, n) if above < heads[0, row] <= limit], dtype=np.int64)
-    assert n_measured == len(survivors)
-    near = survivors[exact[survivors] <= last_limit]
-    np.testing.assert_array_equal(np.sort(found[:count]), np.sort(keys_of(exact[near], near, ranks))[:k])
+    k, query = data.draw(st.sampled_from([1, 10, 100])), data.draw(st.integers(0, len(queries) - 1))
+    ends = data.draw(st.sampled_from([(1,), (4,), (1, 2, 4), (n_words - 1,)]))
+    exact = expected_keys(queries, words, hidden, ranks, range(n))[query]
+    for z in (1e6, 0.0):
+        keys, n_read = Cascade(queries, words, hidden, ranks, k, (*ends, n_words), z).nearest(query)
+        assert n_read <= -(-n // 16)
+        valid = keys[keys != NO_KEY]
+        assert np.isin(valid, exact).all()
+        assert (np.diff(valid.astype(np.int64)) > 0).all()
+        if z:
+            np.testing.assert_array_equal(valid, exact[:k])
 
 
-@given(code_batches(widths=LONG, max_queries=1), st.data())
-def test_first_bound(batch, data):
-    """The rows within reach of the head are measured, and the limits follow from the k-th distance among them."""
-    queries, words, rows = stored(batch)
-    n, k, z = len(words), data.draw(st.sampled_from([1, 3, 300])), 3.0
-    n_first = 2 * k + data.draw(st.integers(0, 32))
+@settings(max_examples=60)
+@given(code_batches(widths=LONG, max_queries=9), st.data())
+def test_a_scan_of_what_is_left(batch, data):
+    """It finds what a scan finds, for any of the queries and in parts, whatever the limit that is known."""
+    queries, words = (to_words(part, batch.n_bits) for part in (batch.queries, batch.codes))
+    n, n_words = words.shape
     hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
-    heads, least = head_distances(queries, words, hidden)
-    n_words = words.shape[1]
-    prefix_bits, limits = np.array([512, batch.n_bits]), np.empty(2, dtype=np.int64)
-    found = np.empty(k + 512 + min(k, 256), dtype=np.uint64)
-    count, reach, n_measured = cascade.first_bound(
-        tails_of(queries, rows)[0], rows.tail, heads[0], least[0], ranks, n, batch.n_bits,
-        np.array([n_words - 8], dtype=np.uint64), prefix_bits, z, n_first, found, k, limits,
-    )  # fmt: skip
-    measured = np.flatnonzero((heads[0] <= reach) & (heads[0] < 65_535))
-    n_visible = n - np.count_nonzero(hidden)
-    assert n_measured == len(measured) >= min(n_first, n_visible)
-    exact = np.sort(keys_of(oracles.hamming(queries, words)[0][measured], measured, ranks))[:k]
-    np.testing.assert_array_equal(np.sort(found[:count]), exact)
-    if count < k:
-        assert n_measured == n_visible
-        assert limits[0] == reach  # nothing is left to measure
-    else:
-        distance = int(exact[-1] >> np.uint64(32))
-        expected = np.empty(2, dtype=np.int64)
-        cascade.prefix_limits(distance, batch.n_bits, prefix_bits, z, expected)
-        np.testing.assert_array_equal(limits, expected)
+    k = data.draw(st.sampled_from([1, 10, 100]))
+    chosen = data.draw(st.sets(st.integers(0, len(queries) - 1), min_size=1))
+    numbers = np.array(sorted(chosen)) if data.draw(st.booleans()) else np.arange(len(queries))
+    cuts = [0, data.draw(st.integers(0, -(-n // 16))), -(-n // 16)]
+    limit = data.draw(st.sampled_from([batch.n_bits, batch.n_bits // 2]))
+    run = Cascade(queries, words, hidden, ranks, k, (data.draw(st.integers(1, n_words - 1)), n_words))
+    expected = expected_keys(queries, words, hidden, ranks, range(n), limit + 1)
+    check_keys(run.scan_rest(numbers, cuts, limit), [expected[number] for number in numbers])
 
 
-@given(st.integers(1, 200), st.data())
+def test_ties_in_blocks_that_are_read_late():
+    """Rows at the k-th distance in blocks that seem farther precede rows of later blocks that were read before."""
+    words = np.full((16 * 80, 4), 2**64 - 1, dtype=np.uint64)
+    words[::16] = 0
+    words[: 16 * 40 : 16, 0] = words[16 * 40 :: 16, 1] = 0xFF
+    run = Cascade(np.zeros((1, 4), dtype=np.uint64), words, NOT_HIDDEN, NO_RANKS, 3, (1, 4), 1e6)
+    reach, n_read, limits, _ = run.first_bound(0)
+    assert (reach, n_read, limits[:, 0].tolist()) == (0, 40, [8, 8])
+    keys, n_read = run.nearest(0)
+    assert n_read == 80
+    np.testing.assert_array_equal(keys, [8 << 32, 8 << 32 | 16, 8 << 32 | 32])
+
+
+@pytest.mark.parametrize(("step", "k"), [(1, 1), (1, 3), (4, 4), (4, 13)])
+def test_survivors_of_a_sample(step, k):
+    """Those within a quarter of the distance, over a quarter of the words, of the row at a rank; none is hidden."""
+    words = np.full((16 * 100, 4), 2**64 - 1, dtype=np.uint64)
+    words[::16, 1:] = 0
+    words[::16, 1] = 2**40 - 1
+    for block in range(100):
+        words[16 * block, 0] = 2 ** min(block // 4, 64) - 1 if block % 4 == 0 else 2**64 - 1
+    hidden = np.zeros(len(words), dtype=np.bool_)
+    hidden[0] = True
+    queries = np.zeros((2, 4), dtype=np.uint64)
+    queries[1] = 2**64 - 1  # rows of ones are in every block
+    run, n_left = Cascade(queries, words, hidden, NO_RANKS, 1, (1, 4)), np.zeros(2, dtype=np.int64)
+    run.prefix[:], run.least[:] = -1, 0
+    cascade.prefix_scan(queries, run.blocks, hidden, 1, 0, 100, step, run.prefix, run.least)
+    cascade.count_survivors(queries, run.blocks, run.prefix, run.least, step, len(words), k, 256, run.ends, 0.0, n_left)
+    # Blocks 4, 8, ... have 1, 2, ... ones in the first word, and 40 in the second.
+    limit = (40 + max(1, k // step)) // 4
+    assert n_left.tolist() == [limit, -(-100 // step)]
+
+
+def test_few_blocks_are_read():
+    """A nearest row whose differing bits are all in its first word is overlooked: others have one there at most."""
+    words = np.full((4_096, 32), 2**64 - 1, dtype=np.uint64)
+    words[500 : 500 + 16 * 40], words[3_000] = 0, 0
+    words[500 : 500 + 16 * 40, 31], words[3_000, 0] = 0xFFFF, 0xFF
+    run = Cascade(np.zeros((1, 32), dtype=np.uint64), words, NOT_HIDDEN, NO_RANKS, 1, (1, 32), 1.0)
+    keys, n_read = run.nearest(0)
+    assert n_read <= 41
+    assert keys[0] == 16 << 32 | 500
+    assert run.scan_rest(np.array([0]), [0, 256], 2_048)[0, 0] == 8 << 32 | 3_000
+
+
+def test_limits_of_stages():
+    """Few rows at a distance exceed the limits: counts over the first words are hypergeometric."""
+    limits, ends = np.zeros((3, 2), dtype=np.int64), np.array([8, 16, 32])
+    cascade.set_stage_limits(700, 2_048, ends, 2.0, limits, 1)
+    assert limits[2].tolist() == [0, 700]
+    for limit, end in zip(limits[:2, 1], ends[:2], strict=True):  # two standard deviations: 0.023 of a normal
+        assert 0.015 < scipy.stats.hypergeom.sf(limit, 2_048, 700, 64 * end) < 0.03
+    for distance in (0, 2_048):
+        cascade.set_stage_limits(distance, 2_048, ends, 5.0, limits, 1)
+        np.testing.assert_array_equal(limits[:, 1], distance * ends // 32)
+
+
+@given(st.integers(65, 2_000), st.data())
 def test_limits_over_prefixes(n_bits, data):
-    distance = data.draw(st.integers(0, n_bits))
-    prefix_bits = np.array(data.draw(st.lists(st.integers(1, n_bits), min_size=1, max_size=5)))
-    z = data.draw(st.floats(-3, 8))
-    limits = np.empty(len(prefix_bits), dtype=np.int64)
-    cascade.prefix_limits(distance, n_bits, prefix_bits, z, limits)
-    for size, limit in zip(prefix_bits, limits, strict=True):
-        expected = oracles.prefix_limit(distance, n_bits, int(size), z)
+    distance, z = data.draw(st.integers(0, n_bits)), data.draw(st.floats(-3, 8))
+    n_words = -(-n_bits // 64)
+    ends = np.array([*sorted(data.draw(st.sets(st.integers(1, n_words - 1), max_size=4))), n_words])
+    limits = np.empty((len(ends), 1), dtype=np.int64)
+    cascade.set_stage_limits(distance, n_bits, ends, z, limits, 0)
+    for end, limit in zip(ends[:-1], limits[:-1, 0], strict=True):
+        expected = oracles.prefix_limit(distance, n_bits, 64 * int(end), z)
         # Float64 errs by some 1e-12 here; within 1e-9 of a whole number either neighbour is right.
         assert limit in {min(distance, int(np.floor(expected + error))) for error in (-1e-9, 1e-9)}
-
-
-@pytest.mark.parametrize("z", [0.0, 3.1, 38.0])
-def test_the_whole_distance_is_its_own_limit(z):
-    """Not one less, which p * n_bits rounds to for a tenth of all distances: equal rows of a lower id would be lost."""
-    n_bits = np.repeat(np.arange(1, 130), 130)
-    limits = np.empty(1, dtype=np.int64)
-    for size, distance in zip(n_bits.tolist(), np.tile(np.arange(130), 129).tolist(), strict=True):
-        if distance <= size:
-            cascade.prefix_limits(distance, size, np.array([size]), z, limits)
-            assert limits[0] == distance
+    assert limits[-1, 0] == distance  # equal rows of a lower id would be lost with less

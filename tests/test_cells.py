@@ -5,12 +5,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.data.codes import is_long, to_words
 from cbeindex.kernels import cells
-from cbeindex.kernels.distances import add_tails, transpose_tails
 from cbeindex.search.cascade import Checks
 from cbeindex.store.segment import NO_RANKS
 from tests import oracles
+from tests.kernel_cases import in_blocks
 from tests.strategies import CodeBatch, code_batches, masks, rankings
 
 pytestmark = pytest.mark.kernels
@@ -28,7 +28,7 @@ class Case:
         rng = np.random.default_rng(seed)
         self.n_bits, self.n_rows, self.n_cells = batch.n_bits, len(batch.codes), n_cells
         self.queries, self.words = to_words(batch.queries, batch.n_bits), to_words(batch.codes, batch.n_bits)
-        self.codes = CodeRows.of(self.words, batch.n_bits)
+        self.blocks = in_blocks(self.words)
         ends = np.sort(rng.integers(0, self.n_rows + 1, n_cells - 1))
         self.offsets = np.array([0, *ends, self.n_rows], dtype=np.int64)
         self.chosen = np.array([rng.permutation(n_cells)[:n_probes] for _ in self.queries], dtype=np.int64)
@@ -55,44 +55,14 @@ def test_visits_in_the_order_of_cells(case, n_first):
     np.testing.assert_array_equal(order, np.lexsort((case.chosen.ravel(), is_late)))
 
 
-@given(cases(widths=LONG, max_queries=6), st.data())
-def test_tails_in_columns_count_as_tails_in_rows(case, data):
-    """Stage by stage, and with the same rows left out."""
-    stage_ends, prefix_bits, _ = Checks.of(case.codes, case.n_bits, NO_MISS)
-    n, at = min(case.n_rows, 490), 19
-    first, last = at // 16 * 16, -(-(at + n) // 16) * 16
-    limits = np.array([[data.draw(st.integers(0, size)) for size in prefix_bits] for _ in case.queries])
-    tail, n_head = case.codes.tail, case.codes.n_head
-    columns = np.zeros((tail.shape[1], 528), dtype=np.uint64)
-    transpose_tails(tail, 0, n, 0, tail.shape[1], columns, at)
-    np.testing.assert_array_equal(columns[:, at : at + n], tail[:n].T)
-    heads = oracles.hamming(case.queries[:, :n_head], case.words[:n, :n_head])
-    numbers, places = (np.random.default_rng(0).permutation(len(case.queries)) for _ in range(2))
-    distances, more = (np.zeros((len(numbers), 512), dtype=np.int32) for _ in range(2))
-    distances[places, at : at + n] = heads[numbers]
-    query_tails = np.ascontiguousarray(case.queries[:, n_head:])
-    cells.add_columns(
-        query_tails, numbers, places, len(numbers), columns, first, last, stage_ends, limits, more, distances
-    )
-    for number, place in zip(numbers, places, strict=True):
-        limit, reached = limits[number], distances[place, at : at + n]
-        rows = np.flatnonzero(heads[number] <= limit[0])
-        near = heads[number][rows].astype(np.int64)
-        n_left = add_tails(query_tails[number], tail, rows, near, len(rows), stage_ends, limit[1:])
-        np.testing.assert_array_equal(np.flatnonzero(reached <= limit[-1]), rows[:n_left])
-        np.testing.assert_array_equal(reached[rows[:n_left]], near[:n_left])
-
-
 def nearest(case, k, hidden, ranks, miss=NO_MISS):
-    """Call the kernel on a case; return keys and the number of rows measured."""
-    stage_ends, prefix_bits, z = Checks.of(case.codes, case.n_bits, miss)
+    """Call the kernel on a case; return keys and the number of rows that passed the first check."""
     keys = np.zeros((len(case.queries), k), dtype=np.uint64)
-    tails = np.ascontiguousarray(case.queries[:, case.codes.n_head :])
-    n_measured = cells.nearest(
-        case.queries, tails, case.codes.head, case.codes.tail, case.chosen, case.offsets, hidden, ranks, case.n_bits,
-        stage_ends, prefix_bits, z, keys,
-    )  # fmt: skip
-    return keys, n_measured
+    checks = Checks.of(case.n_bits, miss)
+    n_passed = cells.nearest(
+        case.queries, case.blocks, case.chosen, case.offsets, hidden, ranks, case.n_bits, *checks, keys
+    )
+    return keys, n_passed
 
 
 @settings(max_examples=3)
@@ -113,16 +83,15 @@ def test_nearest_rows_in_cells(case, k, data):
     """By (distance, rank), ties included; also of long codes, if the cascade overlooks nothing."""
     k = min(k, case.n_rows)
     hidden, ranks = data.draw(masks(case.n_rows)), data.draw(rankings(case.n_rows))
-    keys, n_measured = nearest(case, k, hidden, ranks)
+    keys, n_passed = nearest(case, k, hidden, ranks)
     n_visited = 0
     for query, near in enumerate(case.distances):
         rows = case.visited(query)
         np.testing.assert_array_equal(keys[query], oracles.best_keys(near, rows, k, hidden, ranks))
         n_visited += len(rows)
-    # The whole of a code is all head, or else at least the answers have been measured.
-    whole = case.codes.n_head == case.words.shape[1]
-    assert n_measured == 0 if whole else np.count_nonzero(keys != 2**64 - 1) <= n_measured
-    assert n_measured <= n_visited
+    # Short codes are compared whole; of long ones, at least the answers have passed the first check.
+    assert np.count_nonzero(keys != 2**64 - 1) <= n_passed if is_long(case.n_bits) else n_passed == 0
+    assert n_passed <= n_visited
 
 
 @pytest.mark.parametrize("n_bits", [64, 1_024, 1_088, 9_000])
@@ -135,7 +104,7 @@ def test_opposite_rows_are_found(n_bits):
     np.testing.assert_array_equal(keys, [oracles.best_keys([n_bits] * 20, range(20), 15, hidden)] * 2)
 
 
-def test_far_rows_are_not_measured():
+def test_far_rows_are_compared_over_512_bits_only():
     """Of two groups of rows the far one stays unread, if the near one is visited first."""
     n_bits = 2_100
     rng = np.random.default_rng(0)
@@ -145,7 +114,7 @@ def test_far_rows_are_not_measured():
     codes = np.packbits(np.concatenate([far, near]), axis=1, bitorder="little")
     case = Case(CodeBatch(n_bits, codes, np.packbits(query, axis=1, bitorder="little")), 2, 2, 0)
     case.offsets, case.chosen = np.array([0, 300, 500]), np.array([[1, 0]])
-    keys, n_measured = nearest(case, 10, np.zeros(0, dtype=np.bool_), NO_RANKS, 1e-5)
+    keys, n_passed = nearest(case, 10, np.zeros(0, dtype=np.bool_), NO_RANKS, 1e-5)
     np.testing.assert_array_equal(keys[0], oracles.best_keys(case.distances[0], range(500), 10))
-    # Heads of near rows are 26 bits away, give or take 5, and those of far rows 256, give or take 11.
-    assert 10 <= n_measured <= 200
+    # Over 512 bits near rows are 26 bits away, give or take 5, and those of far rows 256, give or take 11.
+    assert 10 <= n_passed <= 200

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 
 from cbeindex import CirculantEncoder
 from cbeindex._core.tuning import tuned
+from cbeindex.data.source import VectorSource
 from tests import oracles
 
 # More seeds for the statistical tests: CBEINDEX_TEST_SEEDS=100 make tests
@@ -426,6 +427,29 @@ def test_projections_do_not_depend_on_the_batch(dim, pad):
     for row in (0, 4, 8):
         np.testing.assert_array_equal(encoder.project(X[row]), projections[row])
     np.testing.assert_array_equal(encoder.project(X[2:7], n_threads=3), projections[2:7])
+
+
+@pytest.mark.parametrize("dim", [1, 2, 37, 100, 1_000, 4_096, 25_600, 98_415, 2**17])
+@pytest.mark.parametrize("n_rows", [1, 2])
+@pytest.mark.parametrize("pad", [True, False])
+def test_several_threads_for_one_vector_give_the_same_bits(dim, n_rows, pad):
+    X = vectors(n_rows, dim)
+    encoder = CirculantEncoder(dim, dim + dim // 3 + 1, pad=pad).fit(vectors(5, dim, 1))
+    source = VectorSource(X, dim)
+    codes, sums = encoder.encode_with_sums(source, 1)
+    projections = encoder.project(X, n_threads=1)
+    with tuned(threaded_length=0):
+        np.testing.assert_array_equal(encoder.project(X, n_threads=3), projections)
+        many_codes, many_sums = encoder.encode_with_sums(source, 4)
+    np.testing.assert_array_equal(many_codes, codes)
+    np.testing.assert_array_equal(many_sums, sums)
+
+
+def test_several_threads_for_one_vector_name_a_bad_row():
+    X = vectors(3, 100)
+    X[1, 7] = np.inf
+    with tuned(threaded_length=0), pytest.raises(ValueError, match="must be finite in float32, row 1 is not"):
+        CirculantEncoder(100).encode(X, n_threads=4)
 
 
 def test_a_sparse_matrix_with_repeated_and_spare_entries():

@@ -536,12 +536,12 @@ def test_info(folder, capsys):
         "rows": "300",
         "removed rows": "0",
         "segments": "1",
-        "bytes of codes": "4,096",
+        "bytes of codes": "2,432",
         "bytes of ids": "2,400",
         "bytes of vectors": "24,000",
         "bytes of the file": f"{size:,}",
         "unused bytes": "0 (0%)",
-        "format version": "1",
+        "format version": "2",
         "commit": "1",
     }
     assert values.items() >= expected.items()
@@ -550,7 +550,7 @@ def test_info(folder, capsys):
     about = json.loads(capsys.readouterr().out)
     assert about["kind"] == "CBEIndex"
     assert about["bytes"]["vectors"] == 24_000
-    assert (about["file_bytes"], about["unused_bytes"], about["format_version"], about["commit"]) == (size, 0, 1, 1)
+    assert (about["file_bytes"], about["unused_bytes"], about["format_version"], about["commit"]) == (size, 0, 2, 1)
     assert about["sparse"] is False
 
 
@@ -615,7 +615,7 @@ def damaged(path, change):
 
 
 def make_newer(content):
-    content[8:12] = (2).to_bytes(4, "little")
+    content[8:12] = (3).to_bytes(4, "little")
     content[12:16] = zlib.crc32(content[:12]).to_bytes(4, "little")
 
 
@@ -629,7 +629,7 @@ DAMAGES = {
     "empty.cbe": (lambda: Path("empty.cbe").touch(), r"empty.cbe: not an index file"),
     "folder.cbe": (lambda: os.mkdir("folder.cbe"), r"folder.cbe: "),
     "cut.cbe": (lambda: damaged("cut.cbe", lambda content: content.__delitem__(slice(-100, None))), r"truncated"),
-    "newer.cbe": (lambda: damaged("newer.cbe", make_newer), r"version 2, this release reads version 1; a newer"),
+    "newer.cbe": (lambda: damaged("newer.cbe", make_newer), r"version 3, this release reads versions 1 and 2; a newer"),
     "other.cbe": (lambda: storage.write("other.cbe", {"kind": "Other"}, {}), r"other.cbe: kind must be one of"),
 }
 

@@ -1,4 +1,4 @@
-"""The layout of codes: bytes, words, and rows stored as heads and tails."""
+"""The layout of codes: bytes, words, and rows stored in blocks or row by row."""
 
 import itertools
 
@@ -76,39 +76,39 @@ def test_ones_past_the_last_bit_are_noticed(n_bits):
 @given(code_batches())
 def test_rows_come_back(batch):
     words = layout.to_words(batch.codes, batch.n_bits)
-    rows = CodeRows.of(words, batch.n_bits)
-    n_head = words.shape[1] if words.shape[1] <= 16 else 8
-    assert rows.n_head == n_head
-    assert rows.head.shape == (-(-len(words) // BLOCK_ROWS), n_head, BLOCK_ROWS)
-    assert rows.tail.shape == (len(words), words.shape[1] - n_head)
-    assert rows.nbytes == rows.head.nbytes + rows.tail.nbytes
-    np.testing.assert_array_equal(rows.take(np.arange(len(words))), words)
     last = len(words) - 1
-    np.testing.assert_array_equal(rows.take(np.array([last, 0, last])), words[[last, 0, last]])
-    by_row = CodeRows.of(words, batch.n_bits, by_row=True)
-    assert (by_row.n_head, by_row.nbytes) == (0, words.nbytes)
-    np.testing.assert_array_equal(by_row.tail, words)
-    np.testing.assert_array_equal(by_row.take(np.array([last, 0, last])), words[[last, 0, last]])
+    for by_row, shape in ((False, (-(-len(words) // 16), words.shape[1], 16)), (True, (*words.shape, 1))):
+        rows = CodeRows.of(words, batch.n_bits, by_row)
+        assert (rows.blocks.shape, rows.n_words, rows.is_by_row) == (shape, words.shape[1], by_row)
+        assert rows.nbytes == 8 * np.prod(shape)
+        np.testing.assert_array_equal(rows.take(np.array([last, 0, last])), words[[last, 0, last]])
+        np.testing.assert_array_equal(rows.words(last), words[:last])
+        np.testing.assert_array_equal(rows.words(len(words)), words)
+    np.testing.assert_array_equal(rows.rows, words)
 
 
-@given(code_batches(widths=(9, 64, 600, 1_100)), st.lists(st.integers(0, 1_030), max_size=4))
-def test_rows_are_written_in_parts(batch, cuts):
+def test_words_of_a_block_are_contiguous():
+    words = np.arange(40 * 3, dtype=np.uint64).reshape(40, 3)
+    assert CodeRows.of(words, 192).blocks[1, 2].tolist() == words[16:32, 2].tolist()
+
+
+@given(code_batches(widths=(9, 64, 600, 1_100)), st.lists(st.integers(0, 1_030), max_size=4), st.booleans())
+def test_rows_are_written_in_parts(batch, cuts, by_row):
     """However a batch is cut, and whatever rows are written first, the arrays are the same."""
     words = layout.to_words(batch.codes, batch.n_bits)
-    expected = CodeRows.of(words, batch.n_bits)
-    rows = CodeRows.empty(len(words), batch.n_bits)
+    expected = CodeRows.of(words, batch.n_bits, by_row)
+    rows = CodeRows.empty(len(words), batch.n_bits, by_row)
     edges = sorted({0, len(words), *(cut for cut in cuts if cut < len(words))})
     for start, stop in reversed(list(itertools.pairwise(edges))):
         rows.write(start, words[start:stop])
-    np.testing.assert_array_equal(rows.head, expected.head)
-    np.testing.assert_array_equal(rows.tail, expected.tail)
+    np.testing.assert_array_equal(rows.blocks, expected.blocks)
 
 
-@pytest.mark.parametrize("n", [0, 1, 512, 513])
+@pytest.mark.parametrize("n", [0, 1, 16, 17, 513])
 def test_the_first_rows_are_a_view(n):
     words = layout.to_words(some_codes(np.random.default_rng(0), 600, 1_100), 1_100)
     rows = CodeRows.of(words, 1_100)
     first = rows.first(n)
-    np.testing.assert_array_equal(first.take(np.arange(n)), words[:n])
-    assert len(first.head) == -(-n // BLOCK_ROWS)
-    assert n == 0 or (np.shares_memory(first.head, rows.head) and np.shares_memory(first.tail, rows.tail))
+    np.testing.assert_array_equal(first.words(n), words[:n])
+    assert len(first.blocks) == -(-n // BLOCK_ROWS)
+    assert n == 0 or np.shares_memory(first.blocks, rows.blocks)

@@ -29,8 +29,9 @@ def run(queries, vectors, ids, rows, counts, lower, metric, k):
     k=st.integers(1, 12),
     metric=st.sampled_from(["l2", "ip", "cosine"]),
     slack=st.sampled_from([0.0, 0.5, np.inf]),
+    is_half=st.booleans(),
 )
-def test_nearest(seed, n, dim, k, metric, slack):
+def test_nearest(seed, n, dim, k, metric, slack, is_half):
     """The k nearest by (distance, id) of the candidates, also with bounds that are met exactly, and equal rows."""
     rng = np.random.default_rng(seed)
     vectors = rng.integers(-2, 3, (n, dim)).astype(np.float32)[rng.integers(0, n, n)]
@@ -40,7 +41,8 @@ def test_nearest(seed, n, dim, k, metric, slack):
     counts = rng.integers(0, n + 1, len(queries))
     truth = np.array([METRICS[metric].distances(vectors, query) for query in queries])
     lower = np.take_along_axis(truth, rows, axis=1) - np.float32(slack)
-    distances, found, n_read = run(queries, vectors, ids, rows, counts, lower, metric, k)
+    stored = vectors.astype(np.float16).view(np.uint16) if is_half else vectors
+    distances, found, n_read = run(queries, stored, ids, rows, counts, lower, metric, k)
     for i in range(len(queries)):
         some = rows[i, : counts[i]]
         expected = some[np.lexsort((ids[some], truth[i, some]))][:k]
@@ -60,10 +62,11 @@ def test_nearest(seed, n, dim, k, metric, slack):
     n=st.integers(1, 40),
     dim=st.integers(1, 20),
     k=st.integers(1, 12),
-    metric=st.sampled_from(["ip", "cosine"]),
+    metric=st.sampled_from(["l2", "ip", "cosine"]),
     slack=st.sampled_from([0.0, 0.5, np.inf]),
+    dtype=st.sampled_from([np.float32, np.float16]),
 )
-def test_sparse_rows_are_read_as_dense_ones(seed, n, dim, k, metric, slack):
+def test_sparse_rows_are_read_as_dense_ones(seed, n, dim, k, metric, slack, dtype):
     """The same results, and the same rows read; rows and queries of zeros among them."""
     rng = np.random.default_rng(seed)
     vectors = (rng.integers(-2, 3, (n, dim)) * (rng.random((n, dim)) < 0.4)).astype(np.float32)
@@ -74,7 +77,7 @@ def test_sparse_rows_are_read_as_dense_ones(seed, n, dim, k, metric, slack):
     truth = np.array([METRICS[metric].distances(vectors, query) for query in queries])
     lower = np.take_along_axis(truth, rows, axis=1) - np.float32(slack)
     expected = run(queries, vectors, ids, rows, counts, lower, metric, k)
-    kept = SparseRows.from_dense(vectors, np.float32)
+    kept = SparseRows.from_dense(vectors, dtype)
     found = run_sparse(queries, kept, ids, rows, counts, lower, metric, k)
     for given_, same in zip(found, (True, *expected), strict=True):
         np.testing.assert_array_equal(given_, same)
@@ -85,10 +88,13 @@ def run_sparse(queries, kept, ids, rows, counts, lower, metric, k):
     found = np.empty((len(queries), k), dtype=np.int64)
     n_read = np.zeros(len(queries), dtype=np.int64)
     entries, dim = SparseRows.from_dense(queries, np.float32), queries.shape[1]
+    offsets, indices, values = kept.entries
     is_sound = exact.nearest_sparse(
         *entries.entries,
         dim,
-        *kept.entries,
+        offsets,
+        indices,
+        values.view(np.uint16) if values.dtype == np.float16 else values,
         ids,
         rows,
         counts,
@@ -111,12 +117,24 @@ def run_sparse(queries, kept, ids, rows, counts, lower, metric, k):
         ([0, 1, 3], [0, 1, -1]),
     ],
 )
-def test_entries_that_cannot_be_are_noticed(offsets, indices):
+@pytest.mark.parametrize("metric", ["l2", "cosine"])
+def test_entries_that_cannot_be_are_noticed(offsets, indices, metric):
     """What a damaged file may say: nothing is read outside of the arrays."""
     kept = SparseRows(np.array(offsets), np.array(indices, dtype=np.int32), np.ones(3, dtype=np.float32))
     queries, rows = np.ones((1, 3), dtype=np.float32), np.array([[0, 1]])
     lower = np.full((1, 2), -np.inf, dtype=np.float32)
-    assert not run_sparse(queries, kept, np.arange(2), rows, np.array([2]), lower, "cosine", 2)[0]
+    assert not run_sparse(queries, kept, np.arange(2), rows, np.array([2]), lower, metric, 2)[0]
+
+
+def test_sparse_distances_do_not_cancel():
+    """A row near a long query: of |x|^2 + |q|^2 - 2 <x, q> nothing would be left."""
+    query = np.array([[1e9, 0, 3e9, 0, 1.0]], dtype=np.float32)
+    vectors = np.array([[1e9, 0.25, 3e9, 0, 0], [1e9, 0, 3e9, 0.5, 1.0]], dtype=np.float32)
+    kept, lower = SparseRows.from_dense(vectors, np.float32), np.full((1, 2), -np.inf, dtype=np.float32)
+    rows, counts = np.array([[0, 1]]), np.array([2])
+    _, distances, found, _ = run_sparse(query, kept, np.arange(2), rows, counts, lower, "l2", 2)
+    np.testing.assert_array_equal(found, [[1, 0]])
+    np.testing.assert_array_equal(distances, [[0.25, 1.0625]])
 
 
 def test_candidates_that_cannot_be_among_the_nearest_are_not_read():
@@ -130,16 +148,19 @@ def test_candidates_that_cannot_be_among_the_nearest_are_not_read():
 
 
 @pytest.mark.parametrize("metric", ["l2", "ip", "cosine"])
-def test_distances_are_those_of_the_metric(metric):
+@pytest.mark.parametrize("dtype", [np.float32, np.float16])
+def test_distances_are_those_of_the_metric(metric, dtype):
     """To one unit of float32: both are rounded once from float64 sums, in different orders."""
     rng = np.random.default_rng(0)
-    vectors, queries = (
-        rng.standard_normal((50, 300)).astype(np.float32),
+    stored, queries = (
+        rng.standard_normal((50, 300)).astype(dtype),
         rng.standard_normal((4, 300)).astype(np.float32),
     )
+    vectors = stored.astype(np.float32)
     rows, counts = np.tile(np.arange(50), (4, 1)), np.full(4, 50)
     lower = np.full(rows.shape, -np.inf, dtype=np.float32)
-    distances, found, _ = run(queries, vectors, np.arange(50), rows, counts, lower, metric, 50)
+    stored = stored.view(np.uint16) if dtype == np.float16 else stored
+    distances, found, _ = run(queries, stored, np.arange(50), rows, counts, lower, metric, 50)
     for i, query in enumerate(queries):
         np.testing.assert_array_max_ulp(distances[i], METRICS[metric].distances(vectors, query)[found[i]], maxulp=1)
 

@@ -59,6 +59,7 @@ INDEXES = {
     "binary with clusters": lambda: binary(buckets="clusters"),
     "vectors": cbe,
     "vectors with clusters": lambda: cbe(buckets="clusters"),
+    "vectors with cells": lambda: cbe(buckets="cells"),
     "sparse vectors": lambda: cbe(sparse=True),
     "not fitted": lambda: cbe(n=20),
 }

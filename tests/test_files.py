@@ -21,8 +21,10 @@ from cbeindex import BinaryIndex, CBEIndex
 from cbeindex.encoders import (
     CirculantEncoder,
 )
-from cbeindex.errors import CorruptIndexFileError, NotAnIndexFileError
+from cbeindex.errors import CorruptIndexFileError, NotAnIndexFileError, WriterConflictError
 from cbeindex.storage import container as storage
+from cbeindex.storage.layout import VERSION
+from fuzz import container
 from tests.sample_indexes import (
     DIM,
     ENCODERS,
@@ -39,7 +41,7 @@ from tests.strategies import some_codes
 
 DATA = Path(__file__).parent / "data"
 METRICS = ("cosine", "l2", "ip")
-# One word, two words of which the second has bits to spare, and more than the 1,024 bits that are all head.
+# One word, two words of which the second has bits to spare, and more than the 1,024 bits of short codes.
 N_BITS = (16, 70, 1100)
 BUCKETS = (
     {},
@@ -387,8 +389,8 @@ def large(request, path):
     return index if request.param == "in memory" else BinaryIndex.load(path, mmap=request.param == "mapped")
 
 
-# The head of a segment has room for 512 rows at least, 8 bytes of each; a footer of few sections has some hundred.
-BLOCK_BYTES, FOOTER_BYTES = 512 * 8, 1500
+# A block of a segment has room for 16 rows, 8 bytes of each; a footer of few sections has some hundred bytes.
+BLOCK_BYTES, FOOTER_BYTES = 16 * 8, 1500
 
 
 class TestAppending:
@@ -698,29 +700,44 @@ TestFilesAreNotNoticed = FilesAreNotNoticed.TestCase
 TestFilesAreNotNoticed.settings = settings(max_examples=15, stateful_step_count=12)
 
 
-GOLDEN = ("golden-1.cbe", "golden-1-weights.cbe", "golden-1-sparse.cbe", "golden-1-binary.cbe")
+GOLDEN = {
+    1: ("golden-1.cbe", "golden-1-weights.cbe", "golden-1-sparse.cbe", "golden-1-binary.cbe", "golden-1-long.cbe"),
+    2: (
+        "golden-2-clusters.cbe",
+        "golden-2-sparse.cbe",
+        "golden-2-binary.cbe",
+        "golden-2-long.cbe",
+        "golden-2-cells.cbe",
+    ),
+}
+EVERY_GOLDEN = [name for names in GOLDEN.values() for name in names]
+
+
+def kind_of_golden(name):
+    return BinaryIndex if "binary" in name or "long" in name else CBEIndex
 
 
 class TestGolden:
     """Files that earlier releases wrote stay readable, and mean the same."""
 
     @pytest.mark.parametrize("mmap", [True, False])
-    @pytest.mark.parametrize("name", GOLDEN)
+    @pytest.mark.parametrize("name", EVERY_GOLDEN)
     def test_answers(self, name, mmap):
-        kind = BinaryIndex if "binary" in name else CBEIndex
+        kind = kind_of_golden(name)
         cbeindex.verify(DATA / name)
         index = kind.load(DATA / name, mmap=mmap)
         check_golden(golden_answers(index), name)
 
-    @pytest.mark.parametrize("name", GOLDEN)
+    @pytest.mark.parametrize("name", EVERY_GOLDEN)
     def test_can_be_written_to(self, name, path):
-        kind = BinaryIndex if "binary" in name else CBEIndex
+        kind = kind_of_golden(name)
         shutil.copyfile(DATA / name, path)
         index = kind.load(path)
         before = golden_answers(index)
         (new,) = index.add(queries_for(index)[:1])
         assert new == index.ids.max() > 0
         index.save()
+        assert storage.read(path).version == VERSION  # an older file is written anew
         index = kind.load(path, verify=True)
         assert new in index
         index.remove([new])
@@ -728,7 +745,7 @@ class TestGolden:
         index.compact()
         check_golden(golden_answers(kind.load(path, verify=True)), name)
 
-    @pytest.mark.parametrize("name", GOLDEN[:2])
+    @pytest.mark.parametrize("name", [*GOLDEN[1][:2], GOLDEN[2][0]])
     def test_rows_are_in_their_nearest_cells(self, name):
         """Whichever way centroids are stored, they choose the cells that they chose when the file was made."""
         segments = CBEIndex.load(DATA / name)._state.rows.snapshot().segments
@@ -738,23 +755,81 @@ class TestGolden:
             cells, words = segment.buckets, segment.codes.take(np.arange(segment.n_rows))
             cell = np.repeat(np.arange(cells.n_cells), np.diff(cells.offsets))
             np.testing.assert_array_equal(cells.centroids.assign(words), cell)
-            assert bool(cells.centroids.weights.size) == ("weights" in name)
+            assert bool(cells.centroids.weights.size) == (name != "golden-1.cbe")
 
     def test_this_release_writes_such_files(self, tmp_path):
         """To the names, types and shapes; numbers may differ to a rounding between processors."""
         make_golden(tmp_path)
-        for name in GOLDEN[1:]:
+        make_golden_cells(tmp_path)
+        for name in GOLDEN[VERSION]:
             golden, new = storage.read(DATA / name), storage.read(tmp_path / name)
             assert _without_probes(golden.content) == _without_probes(new.content)
             assert list(golden.arrays) == list(new.arrays)
             for part, array in golden.arrays.items():
                 assert (array.dtype, array.shape) == (new.arrays[part].dtype, new.arrays[part].shape)
-            kind = BinaryIndex if "binary" in name else CBEIndex
-            check_golden(golden_answers(kind.load(tmp_path / name)), name)
+            check_golden(golden_answers(kind_of_golden(name).load(tmp_path / name)), name)
 
     def test_are_small(self):
-        for name in (*GOLDEN, "golden-1.npz"):
-            assert (DATA / name).stat().st_size < 60_000
+        for path in DATA.iterdir():
+            assert path.stat().st_size < 80_000
+
+
+class TestVersion1:
+    """Files of version 1 are converted when they are loaded."""
+
+    @pytest.mark.parametrize("n_bits", [70, 1_024, 1_100, 2_500])
+    @pytest.mark.parametrize("options", BUCKETS[1:4:2])
+    @pytest.mark.parametrize("mmap", [True, False])
+    def test_codes_come_back(self, n_bits, options, mmap, path):
+        """Of several blocks of 512 rows and a part of one, and of several segments."""
+        index = a_binary_index(n_bits, n=1_300, **options)
+        index.add(queries_for(index), [2**40, 2**62, 2**61])
+        index.save(path)
+        expected = index.get(index.ids), answers(index)
+        container.write(container.as_version_1(container.parse(path.read_bytes())), path)
+        cbeindex.verify(path)
+        before = path.read_bytes()
+        loaded = BinaryIndex.load(path, mmap=mmap)
+        np.testing.assert_array_equal(loaded.get(index.ids), expected[0])
+        check_same(answers(loaded), expected[1])
+        assert path.read_bytes() == before
+        loaded.save()
+        assert storage.describe(path)["version"] == VERSION
+        check_same(answers(BinaryIndex.load(path, verify=True)), expected[1])
+        assert path.read_bytes() != before
+
+    def test_another_writer_is_noticed(self, path):
+        a_binary_index(70).save(path)
+        container.write(container.as_version_1(container.parse(path.read_bytes())), path)
+        index, other = (BinaryIndex.load(path) for _ in range(2))
+        other.add(queries_for(other))
+        other.save()
+        whole = path.read_bytes()
+        with pytest.raises(WriterConflictError):
+            index.save()
+        assert path.read_bytes() == whole
+
+    @pytest.mark.parametrize("part", ["head", "tail"])
+    def test_damage_is_found_before_codes_are_converted(self, part, path):
+        """Converted codes get new checksums, so the old ones are compared, also in a mapped file."""
+        a_binary_index(1_100).save(path)
+        container.write(container.as_version_1(container.parse(path.read_bytes())), path)
+        name = f"segment 1.0/{part}"
+        place = storage.read(path)._sections[name].offset
+        with path.open("r+b") as file:
+            file.seek(place)
+            byte = file.read(1)[0]
+            file.seek(place)
+            file.write(bytes([byte ^ 1]))
+        with pytest.raises(CorruptIndexFileError, match=f"the checksum of section '{name}' does not match"):
+            BinaryIndex.load(path)
+
+    def test_more_codes_than_memory(self, path, monkeypatch):
+        a_binary_index(1_100).save(path)
+        container.write(container.as_version_1(container.parse(path.read_bytes())), path)
+        monkeypatch.setattr("cbeindex._core.checks.memory_bytes", lambda: 1_000)
+        with pytest.raises(MemoryError, match="the conversion of codes of format version 1 needs"):
+            BinaryIndex.load(path)
 
 
 def _without_probes(content):
@@ -779,7 +854,8 @@ def golden_answers(index):
 
 
 def check_golden(told, name):
-    with np.load(DATA / "golden-1.npz") as stored:
+    own = DATA / name.replace(".cbe", ".npz")
+    with np.load(own if own.exists() else DATA / f"golden-{name.removeprefix('golden-')[0]}.npz") as stored:
         prefix = f"{name.replace('-weights', '')}: "
         expected = {key.removeprefix(prefix): stored[key] for key in stored if key.startswith(prefix)}
     assert told.keys() == expected.keys()
@@ -795,30 +871,46 @@ def make_golden(directory):
     """Make the golden files of this version, and what they answer: to be run when the version changes, and kept.
 
     An index with dense vectors, clusters, removed rows and ids of its own, in two commits (golden-1.cbe is the same
-    from before centroids had weights); one with sparse vectors in half precision and substrings; and one of codes. From
-    the directory above: python -m tests.test_files
+    from before centroids had weights); one with sparse vectors in half precision and substrings; and two of codes, of
+    which one has long codes. From the directory above: python -m tests.test_files
     """
-    told = {}
+    told, version = {}, VERSION
     with small_sizes():
         index = CBEIndex(DIM, 70, metric="l2", encoder="random", vectors="float32", buckets="clusters", seed=7)
         index.add(some_rows(60), range(1000, 1120, 2))
-        index.save(Path(directory, "golden-1-weights.cbe"))
+        index.save(Path(directory, f"golden-{version}-clusters.cbe"))
         index.add(some_rows(5, seed=9), range(5))
         index.remove([1004, 1010, 2])
         index.save()
         sparse = CBEIndex(DIM, 70, vectors="float16", buckets="substrings", n_tables=4, table_bits=5)
         sparse.add(some_rows(50, is_sparse=True))
         sparse.remove([7])
-        sparse.save(Path(directory, "golden-1-sparse.cbe"))
-        binary = a_binary_index(300, n=30)
-        binary.add(queries_for(binary), [2**40, 2**62, 77])
-        binary.remove([0, 77])
-        binary.save(Path(directory, "golden-1-binary.cbe"))
-        for each in (index, sparse, binary):
-            name = Path(each.path).name.replace("-weights", "")
+        sparse.save(Path(directory, f"golden-{version}-sparse.cbe"))
+        binary, long = a_binary_index(300, n=30), a_binary_index(1_100, n=30)
+        for each, name in ((binary, "binary"), (long, "long")):
+            each.add(queries_for(each), [2**40, 2**62, 77])
+            each.remove([0, 77])
+            each.save(Path(directory, f"golden-{version}-{name}.cbe"))
+        for each in (index, sparse, binary, long):
+            name = Path(each.path).name
             told |= {f"{name}: {key}": value for key, value in golden_answers(each).items()}
-    np.savez_compressed(Path(directory, "golden-1.npz"), **told)
+    np.savez_compressed(Path(directory, f"golden-{version}.npz"), **told)
+
+
+def make_golden_cells(directory):
+    """Make the golden file of an index with cells, and what it answers: removed rows, and two commits."""
+    name = f"golden-{VERSION}-cells"
+    with small_sizes():
+        index = CBEIndex(DIM, DIM, vectors="float32", buckets="cells", cell_bits=2, seed=3)
+        index.add(some_rows(60), range(1000, 1120, 2))
+        index.save(Path(directory, f"{name}.cbe"))
+        index.add(some_rows(5, seed=9), range(5))
+        index.remove([1004, 1010, 2])
+        index.save()
+        told = {f"{name}.cbe: {key}": value for key, value in golden_answers(index).items()}
+    np.savez_compressed(Path(directory, f"{name}.npz"), **told)
 
 
 if __name__ == "__main__":
     make_golden(DATA)
+    make_golden_cells(DATA)

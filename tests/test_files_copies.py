@@ -50,11 +50,11 @@ def damaged(request, tmp_path):
         index.add(vectors(50))
     index.remove([3])
     index.save(path)
-    flip(path, "/head")
+    flip(path, "/blocks")
     return type(index).load(path), rows
 
 
-MESSAGE = "index.cbe: the checksum of section 'head' does not match"
+MESSAGE = "index.cbe: the checksum of section 'blocks' does not match"
 
 
 def test_joining_segments(damaged):
@@ -85,7 +85,7 @@ def test_merging(damaged):
 @pytest.mark.parametrize("copied", [lambda index: index, copy.copy, copy.deepcopy])
 def test_saving_to_another_file(damaged, copied, tmp_path):
     other = tmp_path / "other.cbe"
-    with pytest.raises(CorruptIndexFileError, match=r"'segment 1\.0/head' is damaged in the file that it was mapped"):
+    with pytest.raises(CorruptIndexFileError, match=r"'segment 1\.0/blocks' is damaged in the file that it was mapped"):
         copied(damaged[0]).save(other)
     assert not other.exists()
 

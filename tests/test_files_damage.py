@@ -231,7 +231,7 @@ def _get(index, ids):
 def places_in(path):
     """Every byte of the header and of sections, with the names of these, and few of the others.
 
-    Few of the zeros too where a head has room for 512 rows. What can be wrong with a footer is for the tests of
+    Few of the zeros too where a block has room for 16 rows. What can be wrong with a footer is for the tests of
     `storage` to find.
     """
     stored = storage.read(path)
@@ -240,9 +240,10 @@ def places_in(path):
     for name, section in stored._sections.items():
         used = range(section.offset, section.offset + section.nbytes)
         names[section.offset : used.stop] = [name] * section.nbytes
-        if name.endswith("/head"):
-            n_rows = len(stored.arrays[name.replace("head", "ids")])
-            used = [place for place in used if (place - section.offset) // 8 % 512 < n_rows]
+        if name.endswith("/blocks"):
+            n_rows, n_block_bytes = len(stored.arrays[name.replace("blocks", "ids")]), 128 * section.shape[1]
+            rows = ((place - section.offset, place) for place in used)
+            used = [p for at, p in rows if at // n_block_bytes * 16 + at // 8 % 16 < n_rows]
         every.update(used)
     places = [(place, name) for place, name in enumerate(names) if place in every or place % 29 == 0]
     return places[:: 1 if COMPILED else 13]
@@ -287,7 +288,7 @@ class TestDamage:
         save(make, path)
         kind, whole = kind_of(make), path.read_bytes()
         with path.open("r+b", buffering=0) as file:
-            step = max(1, len(whole) // 2000) if COMPILED else 23  # heads have room for 512 rows
+            step = max(1, len(whole) // 2000) if COMPILED else 23
             for turn, n in enumerate(range(len(whole) - 1, -1, -step)):
                 file.truncate(n)
                 with pytest.raises(IndexFileError):
@@ -452,9 +453,9 @@ class TestOtherContent:
                         load(path)
 
     def test_a_newer_version(self, path):
-        path.write_bytes(build(footer_of(), version=2))
+        path.write_bytes(build(footer_of(), version=3))
         for load in (BinaryIndex.load, CBEIndex.load, cbeindex.verify):
-            with pytest.raises(UnsupportedVersionError, match=r"version 2, .* a newer release of cbeindex may read it"):
+            with pytest.raises(UnsupportedVersionError, match=r"version 3, .* a newer release of cbeindex may read it"):
                 load(path)
 
     @pytest.mark.parametrize("make", [vectors_in_cells, codes_in_tables])
@@ -509,7 +510,17 @@ class TestOtherContent:
     @pytest.mark.parametrize("make", [vectors_in_cells, codes_in_tables])
     def test_names_that_later_saves_would_use(self, path, make):
         """What is refused here would be a clash at some save."""
-        for name in ("segment 2.0", "segment 3.1", "segment", "encoder", "segment 1", "segment 1.0/head", "", 5, None):
+        for name in (
+            "segment 2.0",
+            "segment 3.1",
+            "segment",
+            "encoder",
+            "segment 1",
+            "segment 1.0/blocks",
+            "",
+            5,
+            None,
+        ):
 
             def change(content, arrays, name=name):
                 entry = content["rows"]["segments"][0]
@@ -728,7 +739,7 @@ NONSENSE = {
         "no buckets, and so no order": of_segment(buckets=None),
         "other flags": strange_bools,
         "flags of another segment": of_segment(removed="segment 1.1/ids"),
-        "bits past the last": set_at("head", (0, 0, 3), 2**63),
+        "bits past the last": set_at("blocks", (0, 0, 3), 2**63),
         "offsets that are no numbers": set_at("offsets", 3, np.nan),
         "infinite offsets": set_at("offsets", 3, np.inf),
         "factors that are no numbers": set_at("factors", 3, np.nan),
@@ -785,7 +796,7 @@ NONSENSE = {
         "an index without buckets": lambda content, arrays: content.update(
             buckets=None, options={"n_tables": None, "table_bits": None, "n_cells": None}
         ),
-        "bits past the last": set_at("tail", (slice(None), 1), 2**64 - 1),
+        "bits past the last": set_at("rows", (slice(None), 1), 2**64 - 1),
         "fewer bits than codes have": lambda content, arrays: content.update(n_bits=65),
         "the same id twice": set_at("ids", 1, 10),
         "new ids that were given": of_rows(next_id=25),
@@ -874,8 +885,7 @@ class TestNonsense:
         offsets[1::2] = offsets[-1] = n_entries
         arrays |= {
             first("ids"): np.arange(n_rows),
-            first("head"): np.zeros((-(-n_rows // 512), 0, 512), np.uint64),
-            first("tail"): np.zeros((n_rows, 0), np.uint64),
+            first("blocks"): np.zeros((-(-n_rows // 16), 0, 16), np.uint64),
             first("vectors/offsets"): offsets,
             first("vectors/indices"): np.zeros(n_entries, np.int32),
             first("vectors/values"): np.zeros(n_entries, np.float32),

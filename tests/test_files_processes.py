@@ -413,7 +413,7 @@ class TestReaders:
         index = a_binary_index()
         index.save(path)
         data = bytearray(path.read_bytes())
-        data[:16] = with_crc(bytes(data[:8]) + (2).to_bytes(4, "little"))
+        data[:16] = with_crc(bytes(data[:8]) + (3).to_bytes(4, "little"))
         path.write_bytes(data)
         for load in (
             BinaryIndex.load,
@@ -424,8 +424,8 @@ class TestReaders:
         ):
             with pytest.raises(
                 UnsupportedVersionError,
-                match=r"items\.cbe: the file has format version 2, this release reads version 1; a newer release of"
-                " cbeindex may read it",
+                match=r"items\.cbe: the file has format version 3, this release reads versions 1 and 2; a newer release"
+                " of cbeindex may read it",
             ):
                 load(path)
         assert path.read_bytes() == data

@@ -168,7 +168,7 @@ class TestPlantedDefects:
             return (Wrong if kind is BinaryIndex else kind).load(path, mmap=mmap)
 
         Wrong.__name__ = "BinaryIndex"
-        assert "found ids that are not in the index: [777]" in find(load, 30)
+        assert "found ids that are not in the index: [777]" in find(load, 90)
 
     def test_changes_that_are_not_atomic(self):
         class Loses(BinaryIndex):
@@ -256,17 +256,17 @@ class TestCommand:
         """The exit status tells of findings."""
 
         def run(seed, seconds, cases, *, keep):
-            assert list(cases) == [3]
+            assert list(cases) == [4]
             return files.run(
                 seed, seconds, cases, keep=keep, n_workers=1, api=files.Api(lambda kind, path, mmap: 1 // 0)
             )
 
         monkeypatch.setitem(main.__globals__["KINDS"], "files", run)
-        assert main(["files", "--seed", "5", "--case", "3", "--keep", str(tmp_path / "kept")]) == 1
+        assert main(["files", "--seed", "5", "--case", "4", "--keep", str(tmp_path / "kept")]) == 1
         out = capsys.readouterr().out
-        assert "seed 5\nFOUND files case 3 of seed 5: load(mmap=False): ZeroDivisionError" in out
-        assert "python -m fuzz files --seed 5 --case 3" in out
-        assert [path.name for path in Path(tmp_path, "kept").iterdir()] == ["files-5-3.cbe"]
+        assert "seed 5\nFOUND files case 4 of seed 5: load(mmap=False): ZeroDivisionError" in out
+        assert "python -m fuzz files --seed 5 --case 4" in out
+        assert [path.name for path in Path(tmp_path, "kept").iterdir()] == ["files-5-4.cbe"]
 
     def test_unknown_kinds(self, capsys):
         with pytest.raises(SystemExit):

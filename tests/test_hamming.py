@@ -6,65 +6,83 @@ import sys
 
 import numpy as np
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.data.codes import CodeRows, to_words
+from cbeindex.data.codes import to_words
 from cbeindex.kernels import hamming
-from cbeindex.search.scan import allocate_scan_state
+from cbeindex.search.scan import ScanState
 from tests import oracles
 from tests.conftest import COMPILED, ROOT
-from tests.kernel_cases import NO_KEY, keys_of, stored, tails_of
+from tests.kernel_cases import NO_RANKS, NOT_HIDDEN, check_keys, expected_keys, in_blocks, keys_of
 from tests.strategies import code_batches, masks, rankings, some_codes
 
 pytestmark = pytest.mark.kernels
 
 
-def scan(queries, rows, hidden, ranks, cuts, bound, stage_ends, keys):
-    """Scan the rows between cuts, one part after the other."""
-    state, tails = allocate_scan_state(*keys.shape), tails_of(queries, rows)
+def scan(queries, codes, hidden, ranks, cuts, k, bound=2**31):
+    """Scan the rows between cuts, one part after the other, for the `k` nearest of each query."""
+    state = ScanState.empty(len(queries), k, bound - 1)
     for start, stop in itertools.pairwise(cuts):
-        hamming.scan(
-            queries, tails, rows.head, rows.tail, hidden, ranks, cuts[0], start, stop, cuts[-1], bound, stage_ends,
-            *state, keys,
-        )  # fmt: skip
-
-
-@given(code_batches(), st.data())
-def test_scan(batch, data):
-    queries, words, rows = stored(batch)
-    n, k = len(words), data.draw(st.sampled_from([1, 2, 10, 300, 1_100]))
-    start = 512 * data.draw(st.integers(0, (n - 1) // 512))
-    stop = data.draw(st.sampled_from([n, min(n, start + 512)]))
-    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
-    exact = oracles.hamming(queries, words)
-    bound = data.draw(st.sampled_from([2**31 - 1, int(np.median(exact)) + 1, 0]))
-    n_tail = rows.tail.shape[1]
-    ends = np.array(data.draw(st.sampled_from([[n_tail], [n_tail // 2, n_tail]])), dtype=np.uint64)
+        hamming.scan(queries, codes, hidden, ranks, start, stop, *state)
     keys = np.empty((len(queries), k), dtype=np.uint64)
-    step = 512 * data.draw(st.integers(1, 3))
-    scan(queries, rows, hidden, ranks, [*range(start, stop, step), stop], bound, ends, keys)
-    for query in range(len(queries)):
-        near = [r for r in range(start, stop) if exact[query, r] < bound and not (hidden.size and hidden[r])]
-        expected = np.sort(keys_of(exact[query, near], near, ranks))[:k]
-        np.testing.assert_array_equal(keys[query, : len(expected)], expected)
-        assert (keys[query, len(expected) :] == NO_KEY).all()
+    state.write(keys)
+    return keys
+
+
+def stored(words, by_row):
+    return words[:, :, np.newaxis].copy() if by_row else in_blocks(words)
+
+
+@settings(max_examples=80)
+@given(code_batches(max_queries=9), st.booleans(), st.data())
+def test_nearest_rows(batch, by_row, data):
+    """Any k, rows from anywhere to anywhere, in parts, with hidden rows, ranks and a bound."""
+    queries, words = (to_words(part, batch.n_bits) for part in (batch.queries, batch.codes))
+    n = len(words)
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
+    cuts = sorted(data.draw(st.lists(st.integers(0, n), min_size=2, max_size=4)))
+    k = data.draw(st.sampled_from([1, 2, 10, 33, 100, 700]))
+    bound = data.draw(st.sampled_from([2**31, batch.n_bits // 2 + 1, 0]))
+    keys = scan(queries, stored(words, by_row), hidden, ranks, cuts, k, bound)
+    check_keys(keys, expected_keys(queries, words, hidden, ranks, range(cuts[0], cuts[-1]), bound))
+
+
+@settings(max_examples=40)
+@given(code_batches(max_queries=6), st.booleans(), st.data())
+def test_rows_within_a_radius(batch, by_row, data):
+    queries, words = (to_words(part, batch.n_bits) for part in (batch.queries, batch.codes))
+    n = len(words)
+    hidden, ranks = data.draw(masks(n)), data.draw(rankings(n))
+    start, stop = sorted(data.draw(st.integers(0, n)) for _ in range(2))
+    radius = data.draw(st.integers(0, batch.n_bits))
+    state = ScanState.empty(len(queries), 0, radius, 16 * (n // 16 + 1))
+    hamming.scan(queries, stored(words, by_row), hidden, ranks, start, stop, *state)
+    expected = expected_keys(queries, words, hidden, ranks, range(start, stop), radius + 1)
+    for found, count, wanted in zip(state.found, state.counts[:, 0], expected, strict=True):
+        np.testing.assert_array_equal(np.sort(found[:count]), wanted)
+
+
+def test_mapped_codes_are_scanned():
+    """Arrays that cannot be written, as mapped files may be."""
+    words = np.arange(48, dtype=np.uint64).reshape(48, 1)
+    for codes in (stored(words, by_row=False), stored(words, by_row=True)):
+        queries = words[5:7].copy()
+        codes.flags.writeable = queries.flags.writeable = False
+        keys = scan(queries, codes, NOT_HIDDEN, NO_RANKS, [0, 48], 1)
+        np.testing.assert_array_equal(keys[:, 0], [5, 6])
 
 
 @pytest.mark.parametrize("n_bits", [64, 1_100])
 @pytest.mark.parametrize("n_queries", [1, 3, 4, 33, 257])
 def test_scan_of_groups_of_queries(n_bits, n_queries):
-    """Below 4 queries tails are read row by row; above, 256 queries share a block."""
+    """Queries go by fours, and the others one by one."""
     rng = np.random.default_rng(n_queries)
     both = to_words(some_codes(rng, n_queries + 100, n_bits, 5, 0.2), n_bits)
-    queries, words = both[:n_queries], both[n_queries:]
-    rows = CodeRows.of(words, n_bits)
-    keys = np.empty((n_queries, 7), dtype=np.uint64)
-    ends, none = np.array([rows.tail.shape[1]], dtype=np.uint64), np.zeros(0, dtype=np.bool_)
-    for ranks in (np.zeros(0, dtype=np.int32), rng.permutation(100).astype(np.int32)):
-        scan(queries, rows, none, ranks, [0, 100], 2**31 - 1, ends, keys)
-        every = keys_of(oracles.hamming(queries, words), np.arange(100)[np.newaxis], ranks)
-        np.testing.assert_array_equal(keys, np.sort(every, axis=1)[:, :7])
+    queries, words = both[:n_queries].copy(), both[n_queries:]
+    for ranks in (NO_RANKS, rng.permutation(100).astype(np.int32)):
+        keys = scan(queries, in_blocks(words), NOT_HIDDEN, ranks, [0, 100], 7)
+        check_keys(keys, expected_keys(queries, words, NOT_HIDDEN, ranks, range(100)))
 
 
 @pytest.mark.parametrize("k", [1, 10, 600])
@@ -73,10 +91,9 @@ def test_scan_of_very_long_codes(k):
     n_bits, n, n_queries = 102_400, 600, 5
     rng = np.random.default_rng(k)
     both = to_words(some_codes(rng, n_queries + n, n_bits, 1_000, 0.5), n_bits)
-    queries, words = both[:n_queries], both[n_queries:]
-    rows, hidden, ranks = CodeRows.of(words, n_bits), rng.random(n) < 0.1, rng.permutation(n).astype(np.int32)
-    keys, ends = np.empty((n_queries, k), dtype=np.uint64), np.array([rows.tail.shape[1]], dtype=np.uint64)
-    scan(queries, rows, hidden, ranks, [0, n], 2**31 - 1, ends, keys)
+    queries, words = both[:n_queries].copy(), both[n_queries:]
+    hidden, ranks = rng.random(n) < 0.1, rng.permutation(n).astype(np.int32)
+    keys = scan(queries, in_blocks(words), hidden, ranks, [0, n], k)
     for distances, found in zip(oracles.hamming(queries, words), keys, strict=True):
         np.testing.assert_array_equal(found, oracles.best_keys(distances, range(n), k, hidden, ranks))
 
@@ -89,11 +106,8 @@ def test_ties_in_a_later_block(n_bits, n_queries, k):
     rng = np.random.default_rng(k)
     words = to_words(np.tile(some_codes(rng, 1, n_bits), (1_100, 1)), n_bits)
     queries = to_words(some_codes(rng, n_queries, n_bits), n_bits)
-    rows = CodeRows.of(words, n_bits)
-    keys, none = np.empty((n_queries, k), dtype=np.uint64), np.zeros(0, dtype=np.bool_)
-    ends = np.array([rows.tail.shape[1]], dtype=np.uint64)
     for ranks in (np.arange(1_100)[::-1].astype(np.int32), rng.permutation(1_100).astype(np.int32)):
-        scan(queries, rows, none, ranks, [0, 512, 1_100], 2**31 - 1, ends, keys)
+        keys = scan(queries, in_blocks(words), NOT_HIDDEN, ranks, [0, 512, 1_100], k)
         distances = oracles.hamming(queries, words[:1])
         np.testing.assert_array_equal(keys, keys_of(distances, np.arange(k)[np.newaxis]))
 
@@ -124,7 +138,7 @@ for n_bits in (8, 64, 512, 1_088, 2_000):
                     index.search(queries, 3, mode, n_threads=n_threads, allow=[1, 2, 3])
                 index.range_search(queries, n_bits // 3, n_threads=n_threads)
         index.remove([0, 8_999])
-for kernel in (hamming.scan, cascade.head_scan, cascade.first_bound, cascade.measure_survivors):
+for kernel in (hamming.scan, cascade.prefix_scan, cascade.first_bound, cascade.measure_blocks, cascade.scan_rest):
     arrays = {tuple(t for t in signature if isinstance(t, Array)) for signature in kernel.signatures}
     print(kernel.__name__, len(arrays), all(t.layout == "C" and t.mutable and t.aligned for t in sum(arrays, ())))
 """
@@ -135,5 +149,5 @@ def test_the_index_uses_one_layout():
     """In a process of its own, since other tests call kernels too: no use compiles a kernel a second time."""
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stderr == ""
-    kernels = ("scan", "head_scan", "first_bound", "measure_survivors")
+    kernels = ("scan", "prefix_scan", "first_bound", "measure_blocks", "scan_rest")
     assert run.stdout.splitlines() == [f"{name} 1 True" for name in kernels]

@@ -19,7 +19,7 @@ from tests.small import small_buckets, tune
 from tests.vector_oracles import clustered
 
 METRIC_NAMES = ("cosine", "l2", "ip")
-# Below and above the dimension, 512 bits (where codes are no longer short) and 1,024 bits (where codes get a tail and
+# Below and above the dimension, 512 bits (where codes are no longer short) and 1,024 bits (where codes are long and
 # the cascade begins).
 SHAPES = [(24, 16), (24, 64), (24, 600), (24, 1_100)]
 N = 60
@@ -59,8 +59,8 @@ def early(monkeypatch):
 
 @pytest.fixture
 def always_cascade(monkeypatch):
-    """A cascade that no query leaves for a scan, however many rows survive the head."""
-    tune(monkeypatch, cascade_row_words=1, cascade_row_words_of_few=1)
+    """A cascade that no query leaves for a scan, however many blocks survive the prefix."""
+    tune(monkeypatch, cascade_block_share=1.0, cascade_block_share_of_few=1.0)
 
 
 @pytest.mark.usefixtures("always_cascade")
@@ -147,7 +147,7 @@ class TestAgainstBruteForce:
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     @pytest.mark.parametrize("kept", ["float32", "float16"])
     def test_the_cascade_and_exact_distances(self, metric, kept):
-        """Tight clusters of twenty rows: heads rule out other clusters, and the candidates are a whole cluster."""
+        """Tight clusters of twenty rows: prefixes rule out other clusters, and the candidates are a whole cluster."""
         rng = np.random.default_rng(4)
         centres = rng.standard_normal((150, 32))
         centres *= 4 / np.linalg.norm(centres, axis=1, keepdims=True)  # so that the nearest by "ip" are in the cluster
@@ -726,8 +726,8 @@ def test_stats():
     stats = index.stats()
     assert stats["encoder"] == "CirculantEncoder(dim=24, n_bits=70, kind='orthogonal', seed=0)"
     assert (stats["fitted"], stats["rows"], stats["removed"], stats["segments"]) == (True, 58, 2, 1)
-    # A block of 512 codes of two words; three float32 and 24 float16 values a row.
-    assert stats["bytes"]["codes"] == 512 * 16
+    # Four blocks of 16 codes of two words; three float32 and 24 float16 values a row.
+    assert stats["bytes"]["codes"] == 4 * 16 * 16
     assert (stats["bytes"]["vectors"], stats["bytes"]["offsets"]) == (60 * 48, 240)
     assert (stats["kind_of_buckets"], stats["bytes"]["buckets"]) == (None, 0)
 
@@ -933,9 +933,9 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
 
 def test_threads_do_not_matter_to_the_cascade(monkeypatch):
     """Its first queries say that it does not pay: those that come after them are scanned, on any number of threads."""
-    tune(monkeypatch, cascade_row_words=1_000)
+    tune(monkeypatch, cascade_block_share=0.2)
     rng = np.random.default_rng(0)
-    rows = rng.standard_normal((1_300, 64)).astype(np.float32)
+    rows = rng.standard_normal((5_000, 64)).astype(np.float32)
     rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))
     queries = np.concatenate([rng.standard_normal((32, 64)), np.tile(rows[0], (64, 1))]).astype(np.float32)
     index = CBEIndex(64, 2_048).fit(rows)
@@ -980,7 +980,7 @@ def test_kernels_are_compiled_for_one_layout():
     index.search(QUERIES, 3, n_candidates=10)
     pickle.loads(pickle.dumps(index)).search(QUERIES[0], 3, n_candidates=10)
     index.range_search(QUERIES, 0.5)
-    for kernel in (asymmetric.scan, asymmetric.weigh_rows):
+    for kernel in (asymmetric.scan, asymmetric.estimate_rows):
         assert len(getattr(kernel, "signatures", [1])) == 1
 
 

@@ -48,7 +48,7 @@ def nearly_equal(result, expected):
     assert result.distances.dtype == expected.distances.dtype
 
 
-# Codes of one word, of a head of several words, and of a head and a tail.
+# Codes of one word, of several words, and long ones.
 SHAPES = [("cosine", 20), ("cosine", 1_030), ("l2", 64), ("l2", 600), ("ip", 64), ("ip", 1_030)]
 
 

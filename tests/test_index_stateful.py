@@ -13,6 +13,8 @@ from cbeindex import CBEIndex
 from tests import vector_oracles
 from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 
+# Estimates rule no row out.
+_ALL_ROWS = {"knn_sigmas": 9.0, "range_sigmas": 9.0, "least_cell_candidates": 1000, "least_centre_rows": 2}
 N_POOL, N_IDS, N_FIRST = 12, 60, VERY_SMALL["first_rows"]
 
 
@@ -25,11 +27,11 @@ class IndexAgainstDict(RuleBasedStateMachine):
     @initialize(
         metric=st.sampled_from(["cosine", "l2", "ip"]),
         n_bits=st.sampled_from([20, 600]),
-        buckets=st.sampled_from([None, *KINDS]),
+        buckets=st.sampled_from([None, *KINDS, "cells"]),
         seed=st.integers(0, 9),
     )
     def start(self, metric, n_bits, buckets, seed):
-        self.patches: list = [small_buckets(VERY_SMALL | {"knn_sigmas": 9.0, "range_sigmas": 9.0})]
+        self.patches: list = [small_buckets(VERY_SMALL | _ALL_ROWS)]
         for patch in self.patches:
             patch.__enter__()
         self.pool = vector_oracles.clustered(N_POOL, 16, seed, n_centres=3)

@@ -23,7 +23,7 @@ from tests.small import tune
 def constants(monkeypatch):
     """The logic is tested here; where one mode overtakes another is measured, and may move."""
     tune(monkeypatch, least_candidates=640, cascade_bits=2048, cascade_share=64, cell_byte_cost=2, batch_queries=4)
-    tune(monkeypatch, most_substring_results=64)
+    tune(monkeypatch, most_substring_results=64, estimate_all_bits=512)
 
 
 def rows(n_rows, buckets=None):
@@ -242,7 +242,7 @@ def test_what_an_index_cannot_do(changes, message):
 def test_costs():
     """Rows and bytes of each mode, summed over segments; those without buckets are scanned."""
     parts = [cells(50_000), cells(10_000, n_cells=100, n_probes=8), rows(300)]
-    # Codes of 2,048 bits: 256 bytes, of which 64 are the head; one row in twenty survives, and twice the k wanted.
+    # Codes of 2,048 bits: 256 bytes, of which 64 are the prefix; one row in twenty survives, and twice the k wanted.
     by_mode = costs_of(2048, parts, 10, "clusters", None)
     n = 60_300
     assert by_mode["scan"] == (n, 256 * n)
@@ -253,7 +253,7 @@ def test_costs():
     twice = costs_of(2048, parts, 10, "clusters", 40)["buckets"]
     assert twice == (40 * 50 + 40 * 100 + 300, 256 * 6_300 + 384 * 1_100)
     assert costs_of(2048, parts, 10, "clusters", 10**6)["buckets"].rows == n
-    # Short codes have no more than a head, and those with tables none: the cascade is a scan.
+    # Codes that are short or stored row by row: the cascade is a scan.
     for n_bits, some, kind in ((1024, parts, "clusters"), (2048, [tables(n)], "substrings")):
         by_mode = costs_of(n_bits, some, 10, kind, None)
         assert by_mode["cascade"] == by_mode["scan"] == (n, n * n_bits // 8)

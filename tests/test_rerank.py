@@ -193,7 +193,7 @@ def test_float64_decides_where_float32_cannot(metric):
 @pytest.mark.parametrize("kind", ["float32", "float16", "sparse", "sparse float16"])
 @pytest.mark.parametrize("k", [1, 7, 300])
 def test_every_kind_of_kept_vectors(metric, kind, k):
-    """By kernels and by numpy (k above 256, float16), for dense and for sparse queries: brute force in float64."""
+    """By kernels and by numpy (k above 256), for dense and for sparse queries: brute force in float64."""
     rng = np.random.default_rng(k)
     rows, queries = (rng.standard_normal((n, 12)) * (rng.random((n, 12)) < 0.5) for n in (400, 3))
     dtype = np.float16 if "float16" in kind else np.float32

@@ -36,6 +36,8 @@ class Shuffled:
 
     nbytes: int = 7
 
+    uses_residuals = False
+
     def arrange(self, segment):
         if segment.n_rows < 6:
             return segment
@@ -43,6 +45,27 @@ class Shuffled:
         order = np.argsort(rows).astype(np.int32)
         arranged = segment.take(rows)
         return replace(arranged, order=order, ranks=rows.astype(np.int32), buckets=self)
+
+
+@given(
+    ids=st.one_of(
+        st.builds(lambda first, n: np.arange(first, first + n), st.integers(0, 50), st.integers(1, 20)),
+        st.sets(st.integers(0, 80), min_size=1, max_size=20).map(lambda some: np.array(sorted(some))),
+    ),
+    is_shuffled=st.booleans(),
+    data=st.data(),
+)
+def test_rows_are_found_by_their_ids(ids, is_shuffled, data):
+    """In segments of consecutive ids, which are not searched, and of others; -1 for removed and unknown ones."""
+    n = len(ids)
+    order = np.array(data.draw(st.permutations(range(n))), dtype=np.int32) if is_shuffled else np.zeros(0, np.int32)
+    stored = np.empty_like(ids)
+    stored[order if is_shuffled else slice(None)] = ids
+    removed = np.array(data.draw(st.lists(st.booleans(), min_size=n, max_size=n)))
+    segment = Segment(stored, None, {}, removed if removed.any() else NOT_HIDDEN, order=order)
+    expected = {int(id_): row for row, id_ in enumerate(stored) if not removed[row]}
+    wanted = np.arange(-1, 90)
+    np.testing.assert_array_equal(segment.find(wanted), [expected.get(int(id_), -1) for id_ in wanted])
 
 
 MAKERS = pytest.mark.parametrize("buckets", [None, Shuffled()], ids=["without buckets", "with buckets"])

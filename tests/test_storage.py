@@ -54,7 +54,7 @@ class TestBytes:
             b'{"name":"b","dtype":"|b1","shape":[],"offset":256,"crc32":2768625435}]}'
         )
         assert path.read_bytes() == (
-            bytes.fromhex("894342450d0a1a0a 01000000 83696fa8").ljust(64, b"\0")
+            bytes.fromhex("894342450d0a1a0a 02000000 6dc6daba").ljust(64, b"\0")
             + bytes.fromhex("0100000000000000 4001000000000000 b500000000000000 85f03331 9dd46445").ljust(64, b"\0")
             + bytes(64)
             + bytes.fromhex("01000200").ljust(64, b"\0")
@@ -358,7 +358,7 @@ class TestRoundTrip:
         stored = storage.write(path, {"kind": "x"}, {"a": np.zeros((3, 2), "f4"), "b": np.zeros(0, "?")})
         described = storage.describe(path)
         assert described == {
-            "version": 1,
+            "version": 2,
             "sequence": 1,
             "content": {"kind": "x"},
             "sections": [
@@ -455,14 +455,14 @@ class TestOtherFiles:
         assert list(path.parent.iterdir()) == [path]
 
     def test_other_versions(self, path):
-        path.write_bytes(build(footer_of(), version=2))
+        path.write_bytes(build(footer_of(), version=3))
         for function in (storage.read, storage.verify, storage.describe):
             with pytest.raises(
-                UnsupportedVersionError, match=r"version 2, this release reads version 1; a newer release"
+                UnsupportedVersionError, match=r"version 3, this release reads versions 1 and 2; a newer release"
             ):
                 function(path)
         path.write_bytes(build(footer_of(), version=0))
-        with pytest.raises(UnsupportedVersionError, match=r"version 0, this release reads version 1$"):
+        with pytest.raises(UnsupportedVersionError, match=r"version 0, this release reads versions 1 and 2$"):
             storage.read(path)
 
     def test_a_version_that_a_flipped_bit_made_is_not_believed(self, path):

@@ -86,8 +86,7 @@ def test_tables_have_every_row_once(case):
     ends = [*tables.first_bits.tolist(), batch.n_bits]
     assert all(end - first >= tables.table_bits for first, end in itertools.pairwise(ends))
     # Codes are read row by row.
-    assert arranged.codes.n_head == 0
-    np.testing.assert_array_equal(arranged.codes.tail, to_words(batch.codes, batch.n_bits))
+    np.testing.assert_array_equal(arranged.codes.rows, to_words(batch.codes, batch.n_bits))
     assert tables.nbytes == tables.first_bits.nbytes + tables.starts.nbytes + tables.rows.nbytes
 
 

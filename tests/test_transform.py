@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.encoders.plans import ConvolutionPlan, transform_length
+from cbeindex.encoders.lengths import transform_length
+from cbeindex.encoders.plans import ConvolutionPlan
 from cbeindex.kernels.transform import transform_rows
 from cbeindex.kernels.vectors import LANES
 

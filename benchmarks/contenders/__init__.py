@@ -9,9 +9,11 @@ import importlib
 import importlib.util
 from importlib import metadata
 
+from benchmarks import isa
 from benchmarks.adapter import Adapter, Task
 
 REGISTRY = {
+    "cbeindex-cells": "benchmarks.contenders.ours:Cells",
     "cbeindex": "benchmarks.contenders.ours:Clusters",
     "cbeindex-hamming": "benchmarks.contenders.ours:ClustersHamming",
     "cbeindex-scan": "benchmarks.contenders.ours:Scan",
@@ -28,10 +30,18 @@ REGISTRY = {
     "HR,LSH": "benchmarks.contenders.dense:HadamardLSH",
     "ITQ,LSH": "benchmarks.contenders.dense:ItqLSH",
     "RaBitQ": "benchmarks.contenders.dense:RaBitQ",
-    "IVF,PQfs,Refine": "benchmarks.contenders.dense:PQRefined",
-    "IVF,RaBitQ,Refine": "benchmarks.contenders.dense:RaBitQRefined",
-    "hnswlib": "benchmarks.contenders.dense:Hnswlib",
-    "usearch": "benchmarks.contenders.dense:Usearch",
+    "IVF,PQfs,Refine": "benchmarks.contenders.refined:PQRefined",
+    "IVF,RaBitQfs,Refine": "benchmarks.contenders.refined:RaBitQRefined",
+    "HNSW32": "benchmarks.contenders.refined:Graph",
+    "HNSW32_SQ8": "benchmarks.contenders.refined:GraphOfBytes",
+    "SymphonyQG": "benchmarks.contenders.outside:SymphonyQG",
+    "rabitqlib-IVF": "benchmarks.contenders.outside:RaBitQLists",
+    "alayalite": "benchmarks.contenders.outside:AlayaLite",
+    "ScaNN": "benchmarks.contenders.outside:Scann",
+    "hnswlib": "benchmarks.contenders.outside:Hnswlib",
+    "usearch": "benchmarks.contenders.outside:Usearch",
+    "zvec": "benchmarks.contenders.outside:Zvec",
+    "zvec-refined": "benchmarks.contenders.outside:ZvecRefined",
 }
 """Names of contenders, and their classes."""
 
@@ -69,7 +79,7 @@ def why_not(name: str, task: Task) -> str | None:
     adapter = class_of(name)
     if adapter.package is not None and importlib.util.find_spec(adapter.package) is None:
         return f"{adapter.package} is not installed"
-    return adapter.refuses(task)
+    return isa.refuses(adapter.package) or adapter.refuses(task)
 
 
 def version(name: str) -> str:

@@ -16,6 +16,10 @@ class Binary(Adapter):
 
     group = "binary"
 
+    def warm_up(self) -> None:
+        super().warm_up()
+        assert len(self.codes)
+
     def encode(self, queries: Any) -> NDArray[np.uint8]:
         return self.encoder.encode(queries, n_threads=self.task.n_threads)  # type: ignore[no-any-return]
 

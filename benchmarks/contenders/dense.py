@@ -1,4 +1,4 @@
-"""Contenders on dense vectors: faiss with as many bits of its own, and the outside world."""
+"""Contenders on dense vectors: what they share, and faiss with as many bits of its own."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.adapter import Adapter, Ids, Setting, Task
-from benchmarks.contenders.sizes import LARGEST_COPY, half_divisor, in_gb, memory, n_lists, probes, refuses_matrix
+from benchmarks.adapter import Adapter, Ids, Task
+from benchmarks.contenders.sizes import LARGEST_COPY, in_gb, memory, refuses_matrix
 
 # Rows that a method is trained on.
 _N_TRAINING = 20_000
@@ -31,6 +31,10 @@ class Dense(Adapter):
 
     def encode(self, queries: Any) -> NDArray[np.float32]:
         return queries.toarray() if self.task.is_sparse else queries  # type: ignore[no-any-return]
+
+    def warm_up(self) -> None:
+        super().warm_up()
+        assert len(self.dense)  # a dense copy of sparse rows is not the index
 
     @cached_property
     def dense(self) -> NDArray[np.float32]:
@@ -133,101 +137,3 @@ class RaBitQ(Bits):
 
     def encode_apart(self, queries: Any) -> Any:
         return self.rotation.apply(Dense.encode(self, queries))
-
-
-class Refined(Dense):
-    """An IVF index of faiss that refines its results."""
-
-    kinds, parameter_name, copies = ("exact",), "nprobe", True
-    factory: ClassVar[str] = ""
-
-    @classmethod
-    def parameters(cls, task: Task) -> tuple[int | None, ...]:
-        return probes(n_lists(task, 2))
-
-    @classmethod
-    def description(cls, task: Task) -> str:
-        """Return what index_factory makes."""
-        return cls.factory.format(n_lists=n_lists(task, 2), dim=task.dim, m=half_divisor(task.dim))
-
-    def build(self) -> None:
-        import faiss
-
-        self.index = faiss.index_factory(self.task.dim, self.description(self.task))
-        self.lists = faiss.extract_index_ivf(faiss.downcast_index(self.index.base_index))
-        self.lists.cp.min_points_per_centroid = 1  # no warnings
-        self.index.train(self.sample)
-        self.index.add(self.dense)
-
-    def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
-        """Leave re-ranking to the index, to the same depth."""
-        self.lists.nprobe = setting.parameter
-        self.index.k_factor = (setting.depth or setting.k) / setting.k
-        return self.search(self.encode(queries), setting.k, setting.parameter), 0.0, 0.0
-
-    def search(self, queries: Any, k: int, parameter: Any) -> Ids:
-        return np.asarray(self.index.search(queries, k)[1])
-
-
-class PQRefined(Refined):
-    """faiss IVF,PQ..x4fs,RFlat: product quantiser, 2 bits a dimension."""
-
-    factory = "IVF{n_lists},PQ{m}x4fs,RFlat"
-
-    @classmethod
-    def refuses(cls, task: Task) -> str | None:
-        odd = f"cannot divide {task.dim} dimensions" if half_divisor(task.dim) * 8 < task.dim else None
-        return super().refuses(task) or odd
-
-
-class RaBitQRefined(Refined):
-    """faiss RR,IVF,RaBitQ,RFlat: one bit a dimension."""
-
-    factory = "RR{dim},IVF{n_lists},RaBitQ,RFlat"
-
-    @classmethod
-    def refuses(cls, task: Task) -> str | None:
-        return super().refuses(task) or refuses_matrix("rotation", task.dim**2)
-
-
-class Hnswlib(Dense):
-    """hnswlib on the vectors, M = 16."""
-
-    package, kinds, has_own_depth, parameter_name, copies = "hnswlib", ("exact",), True, "ef", True
-
-    @classmethod
-    def parameters(cls, task: Task) -> tuple[int | None, ...]:
-        return (10, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
-
-    def build(self) -> None:
-        import hnswlib
-
-        self.index = hnswlib.Index(space="l2", dim=self.task.dim)
-        self.index.init_index(max_elements=self.task.n_rows, ef_construction=128, M=16, random_seed=1)
-        self.index.add_items(self.dense, np.arange(self.task.n_rows), num_threads=self.task.n_threads)
-
-    def search(self, queries: Any, k: int, parameter: Any) -> Ids:
-        self.index.set_ef(max(k, parameter))
-        return np.asarray(self.index.knn_query(queries, k, self.task.n_threads)[0]).astype(np.int64)
-
-
-class Usearch(Dense):
-    """usearch on the vectors, connectivity 16."""
-
-    package, kinds, has_own_depth, copies = "usearch", ("exact",), True, True
-    parameter_name = "expansion_search"
-
-    @classmethod
-    def parameters(cls, task: Task) -> tuple[int | None, ...]:
-        return Hnswlib.parameters(task)
-
-    def build(self) -> None:
-        from usearch.index import Index
-
-        self.index = Index(ndim=self.task.dim, metric="l2sq", dtype="f32", connectivity=16, expansion_add=128)
-        self.index.add(np.arange(self.task.n_rows), self.dense, threads=self.task.n_threads)
-
-    def search(self, queries: Any, k: int, parameter: Any) -> Ids:
-        self.index.expansion_search = parameter
-        keys = np.asarray(self.index.search(queries, k, threads=self.task.n_threads).keys)
-        return keys.reshape(len(queries), -1).astype(np.int64)

@@ -10,6 +10,8 @@ from benchmarks.adapter import Task
 # A matrix of more bytes than this is not made; nor a dense copy of sparse vectors.
 LARGEST_MATRIX = 2**30
 LARGEST_COPY = 2**29
+# Widths of the beam of a graph, from ten results to recall 0.99 and beyond on the sets at hand.
+BEAMS = (10, 12, 16, 20, 24, 32, 40, 48, 64, 80, 96, 128, 160, 192, 256, 384, 512, 768)
 
 
 def probes(most: int) -> tuple[int, ...]:

@@ -50,16 +50,23 @@ class Tuning:
     """Sparse rows that are added to a mean at a time."""
 
     transform_block_floats: int = 2**18
-    """Floats in a block of rows that a kernel transforms at a time."""
+    """Floats in a block of rows that a kernel transforms at a time: calls from Python are 4 % of the time at 384."""
 
-    spare_work_bytes: int = 2**22
+    threaded_length: int = 2**20
+    """From this length on, several threads share the work on one vector.
+
+    Two threads on a machine whose two cores were busy: 0.7 of the speed of one at 2**17, 0.9 at 2**19 and 2**20, 2.1
+    at 2**22.
+    """
+
+    spare_work_bytes: int = 2**24
     """Working memory of transforms up to this size is kept for the next call: page faults would cost more."""
 
-    direct_gain: float = 4
+    direct_gain: float = 2.5
     """Cost of one of the length * log2(length) steps of a transform, in multiply-adds of a direct convolution.
 
-    Measured with 256 entries and 2,048 bits: 5.7 at length 25,600, 5 at 131,072 and 2.7 at 2**20, where the
-    circulant vector exceeds the cache.
+    Measured on a busy machine, AVX-512 and AVX2, with 256 entries: 4.2 and 2.9 at length and bits of 2,000; at 2,048
+    bits 1.8 and 2.5 at length 25,600, 2.9 and 3.2 at 131,072, 3.6 and 4.8 at 2**20. Making a row dense is included.
     """
 
     direct_tile: int = 1024
@@ -94,6 +101,10 @@ class Tuning:
     # Segments are not merged beyond this size: the copy costs more than one segment less saves.
     large_segment_rows: int = 2**22
     large_segment_bytes: int = 2**30
+    # The same limits for indexes with cells, whose joins make cells anew: no call of `add` should take seconds, and a
+    # search chooses cells in a segment in microseconds, whatever their number.
+    large_cell_segment_rows: int = 2**19
+    large_cell_segment_bytes: int = 2**28
     # An index fits itself on its first rows once it has this many rows, or this many bytes in at least
     # `least_first_rows` rows.
     first_rows: int = 2**13
@@ -120,8 +131,9 @@ class Tuning:
     # Planner: the least candidates for re-ranking. 99.5 % of the true 10 nearest are among the 600 nearest by Hamming
     # distance (codes of 832 to 2,048 bits).
     least_candidates: int = 640
-    # Up to this many bits, estimating the distance of every row takes about as long as a Hamming scan and re-ranking.
-    estimate_all_bits: int = 512
+    # Up to this many bits, estimating the distance of every row takes no longer than a Hamming scan and re-ranking. At
+    # 1,024 bits it takes 0.4 to 0.5 of the time for 50,000 rows and 0.95 to 1.1 for 300,000 (256 queries).
+    estimate_all_bits: int = 1024
     # The same for rows in cells: up to this many bits, estimating all of them is faster than reading the nearest by
     # Hamming distance a second time.
     estimate_cell_bits: int = 1024
@@ -142,7 +154,7 @@ class Tuning:
     cascade_bits: int = 2048
     cascade_batch_bits: int = 4096
     cascade_share: int = 256
-    # Share of rows that survive the head of the cascade (measured: 0.02 to 0.1).
+    # Share of rows that survive the prefix of the cascade (measured: 0.02 to 0.1).
     cascade_survivor_share: float = 0.05
     # This many queries are a batch. A byte in cells costs a batch as much as this many bytes of a scan, which shares
     # what it reads among queries (measured: 2.7 on Fashion-MNIST, 3.7 on GloVe and on Debian text).
@@ -167,13 +179,16 @@ class Tuning:
     # Queries of a group in range search and in the cascade, which share the rows that are read.
     shared_queries: int = 32
 
-    # Cascade: head distances that a group of queries keeps between the two passes (32 MiB).
+    # Cascade: distances over the prefix that a group of queries keeps between the two passes (64 MiB).
     cascade_values: int = 2**24
-    # A row that survives the head costs as much as this many words of a sequential scan. Measured at 2,048 bits: 28 ns
-    # against 0.1 ns a word in a batch, and 35 ns against 0.6 ns for fewer than `cascade_few_queries` queries.
-    cascade_row_words: int = 280
-    cascade_row_words_of_few: int = 50
+    # If more than this share of the blocks survives the prefix, all blocks are scanned: in a batch, and for fewer than
+    # `cascade_few_queries` queries, which do not share what a scan reads.
+    cascade_block_share: float = 0.3
+    cascade_block_share_of_few: float = 0.6
     cascade_few_queries: int = 4
+    # The blocks of the sample that tells whether this is so: as many, and one in so many. Their prefixes are read.
+    cascade_sample_blocks: int = 128
+    cascade_sample_share: int = 64
     # The least queries whose survivors decide whether the cascade pays for the remaining ones.
     cascade_first_queries: int = 8
 
@@ -214,6 +229,41 @@ class Tuning:
     kmeans_iterations: int = 8
     # Rows that one task assigns to centroids.
     kmeans_task_rows: int = 512
+
+    # Rows that k-means on projections multiplies by all centroids at a time.
+    kmeans_block_rows: int = 2**12
+
+    # Residual codes and their cells: projections that centres and cells are chosen by, and dimensions below which codes
+    # have 4 bits a dimension. GloVe (100 dimensions) needs 4, Fashion-MNIST (784) 1.
+    cell_projections: int = 1024
+    few_cell_dimensions: int = 200
+    # The least rows of the sample for each centre, and the most values of all centres (4 MB).
+    least_centre_rows: int = 16
+    centre_values: int = 2**20
+    # Rows of the sample that centres are trained on, at most, their bytes and their projections (256 MB). On GloVe,
+    # whose words come in the order of their frequency, centres of 65,536 rows explain a fifth of the variance, centres
+    # of 8,192 a tenth.
+    centre_sample_rows: int = 2**16
+    centre_sample_bytes: int = 2**27
+    centre_sample_values: int = 2**26
+    # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
+    least_centre_gain: float = 0.04
+    # Rows of a task that writes records.
+    record_task_rows: int = 2**13
+    # The default number of probes is such that cells hold this share of the nearest rows of a row.
+    cell_probe_recall: float = 0.97
+    # Candidates of a search with exact distances, by default: for each result, and at least.
+    cell_candidates_of_k: int = 4
+    least_cell_candidates: int = 40
+    # Cells whose exact distances are computed, of those that look-ups find nearest: for each probe, and more.
+    exact_cells_of_probe: int = 3
+    least_exact_cells: int = 16
+    # Longer queries are projected outside of the kernel, by several threads.
+    longest_kernel_query: int = 2**16
+    # Tables are precise where |z - c|^2 is less than this share of |z|^2, for 1, 2 and 4 bits: rounding would add more
+    # than a tenth to the error of an estimate; where estimates are the result, more than a fortieth.
+    precise_shares: tuple[float, ...] = (0.01, 0.03, 0.1)
+    precise_shares_of_estimates: tuple[float, ...] = (0.05, 0.1, 16.0)
 
     # Substrings: segments with fewer rows have no tables and are scanned.
     least_table_segment_rows: int = 2**11

@@ -29,8 +29,8 @@ Distances: TypeAlias = NDArray[np.int32]
 Floats: TypeAlias = NDArray[np.float32]
 """Distances that are not counts, and the terms of such distances."""
 
-HeadDistances: TypeAlias = NDArray[np.uint16]
-"""Hamming distances over the heads of codes."""
+LeastDistances: TypeAlias = NDArray[np.uint16]
+"""The least Hamming distance of each block of rows."""
 
 Ids: TypeAlias = NDArray[np.int64]
 """Ids of vectors, chosen by the caller."""

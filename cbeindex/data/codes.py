@@ -1,9 +1,8 @@
 """The layout of codes: bytes for users, words for kernels, and the storage of rows of words.
 
 Bit j of a code is bit j % 8 of byte j // 8, and therefore bit j % 64 of little-endian word j // 64. Bits past `n_bits`
-are 0. The head of a code, its first words, is stored word by word in blocks of 512 rows, so that one vectorised pass
-measures many rows. The tail, its other words, is stored row by row, so that single rows can be read. Codes of up to
-1,024 bits are all head. Where rows are read in random order, codes are all tail.
+are 0. Rows are stored in blocks of 16, word by word, so that one vectorised pass measures all rows of a block. Where
+rows are read in random order, they are stored row by row.
 """
 
 from __future__ import annotations
@@ -16,14 +15,14 @@ from numpy.typing import NDArray
 
 from .._core.typing import CodeBytes, Codes, Projections, Rows
 
-BLOCK_ROWS = 512
-"""Rows of a block of heads. Kernels contain this number as a literal."""
+BLOCK_ROWS = 16
+"""Rows of a block. Kernels contain this number as a literal."""
 
-HEAD_WORDS = 8
-"""Words in the head of a long code, 512 bits: the part that the cascade measures first."""
+PREFIX_WORDS = 8
+"""Words of a long code that the cascade compares first, 512 bits."""
 
-# Codes of up to this many words (1,024 bits) are all head: reading short tails costs more than it saves.
-_ALL_HEAD_WORDS = 16
+# Codes of up to this many words (1,024 bits) are short: comparing a part of them costs more than it saves.
+_SHORT_WORDS = 16
 
 
 def n_bytes(n_bits: int) -> int:
@@ -36,9 +35,9 @@ def n_words(n_bits: int) -> int:
     return -(-n_bits // 64)
 
 
-def has_tail(n_bits: int) -> bool:
-    """Return whether codes of `n_bits` bits are longer than codes that are all head."""
-    return n_words(n_bits) > _ALL_HEAD_WORDS
+def is_long(n_bits: int) -> bool:
+    """Return whether comparing the first words of codes of `n_bits` bits can save comparing all of them."""
+    return n_words(n_bits) > _SHORT_WORDS
 
 
 def pack_signs(projections: Projections) -> Codes:
@@ -74,26 +73,22 @@ def has_bits_past(codes: CodeBytes, n_bits: int) -> NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class CodeRows:
-    """Rows of codes, stored for scanning.
+    """Rows of codes, stored for scanning or for reading single rows.
 
     Attributes
     ----------
-    head : uint64 array of shape (n_blocks, n_head, 512)
-    tail : uint64 array of shape (n_rows, n_tail)
+    blocks : uint64 array of shape (n_blocks, n_words, 16) or (n_rows, n_words, 1)
+        `blocks[b, w, i]` is word w of row 16 * b + i. Rows past the last one may be any. Codes with one row in a block
+        are stored row by row.
     """
 
-    head: Codes
-    tail: Codes
+    blocks: Codes
 
     @classmethod
     def empty(cls, n_rows: int, n_bits: int, by_row: bool = False) -> CodeRows:
-        """Allocate `n_rows` codes of zeros; `by_row` stores them without a head."""
-        n_head = HEAD_WORDS if has_tail(n_bits) else n_words(n_bits)
-        n_head = 0 if by_row else n_head
-        return cls(
-            np.zeros((-(-n_rows // BLOCK_ROWS), n_head, BLOCK_ROWS), dtype=np.uint64),
-            np.zeros((n_rows, n_words(n_bits) - n_head), dtype=np.uint64),
-        )
+        """Allocate `n_rows` codes of zeros."""
+        size = 1 if by_row else BLOCK_ROWS
+        return cls(np.zeros((-(-n_rows // size), n_words(n_bits), size), dtype=np.uint64))
 
     @classmethod
     def of(cls, words: Codes, n_bits: int, by_row: bool = False) -> CodeRows:
@@ -103,32 +98,47 @@ class CodeRows:
         return rows
 
     @property
-    def n_head(self) -> int:
-        """Number of words in the head."""
-        return int(self.head.shape[1])
+    def n_words(self) -> int:
+        """Number of words of a code."""
+        return int(self.blocks.shape[1])
+
+    @property
+    def is_by_row(self) -> bool:
+        """Whether codes are stored row by row."""
+        return bool(self.blocks.shape[2] == 1)
+
+    @property
+    def rows(self) -> Codes:
+        """View codes that are stored row by row as words, (n_rows, n_words)."""
+        assert self.is_by_row
+        return self.blocks[:, :, 0]
 
     @property
     def nbytes(self) -> int:
         """Memory of the codes in bytes."""
-        return self.head.nbytes + self.tail.nbytes
+        return self.blocks.nbytes
 
     def write(self, start: int, words: Codes) -> None:
         """Store `words` as rows start, start + 1, ..."""
-        stop = start + len(words)
-        for block in range(start // BLOCK_ROWS, -(-stop // BLOCK_ROWS)):
-            first, last = max(start, block * BLOCK_ROWS), min(stop, (block + 1) * BLOCK_ROWS)
-            column = first - block * BLOCK_ROWS
-            part = words[first - start : last - start, : self.n_head]
-            self.head[block, :, column : column + last - first] = part.T
-        self.tail[start:stop] = words[:, self.n_head :]
+        size, stop = self.blocks.shape[2], start + len(words)
+        first, last = -(-start // size), stop // size  # whole blocks
+        if first < last:
+            whole = words[size * first - start : size * last - start]
+            self.blocks[first:last] = whole.reshape(last - first, size, self.n_words).transpose(0, 2, 1)
+        rows = np.arange(start, stop)
+        rows = rows[(rows < size * first) | (rows >= size * last)]
+        self.blocks[rows // size, :, rows % size] = words[rows - start]
 
     def take(self, rows: Rows) -> Codes:
         """Return the codes of some rows as words, (n, n_words)."""
-        words = np.empty((len(rows), self.n_head + self.tail.shape[1]), dtype=np.uint64)
-        words[:, : self.n_head] = self.head[rows // BLOCK_ROWS, :, rows % BLOCK_ROWS]
-        words[:, self.n_head :] = self.tail[rows]
-        return words
+        size = self.blocks.shape[2]
+        return self.blocks[rows // size, :, rows % size]
+
+    def words(self, n_rows: int) -> Codes:
+        """Return the codes of the first `n_rows` rows as words, (n_rows, n_words)."""
+        n_blocks, width, size = self.blocks.shape
+        return np.ascontiguousarray(self.blocks.transpose(0, 2, 1)).reshape(n_blocks * size, width)[:n_rows]
 
     def first(self, n_rows: int) -> CodeRows:
         """Return a view of the first `n_rows` rows."""
-        return CodeRows(self.head[: -(-n_rows // BLOCK_ROWS)], self.tail[:n_rows])
+        return CodeRows(self.blocks[: -(-n_rows // self.blocks.shape[2])])

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Any
 
-from .._core.typing import Arrays, Codes
+import numpy as np
+
+from .._core.threads import n_cores
+from .._core.tuning import tuning
+from .._core.typing import Arrays, Codes, Floats, Projections
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
-from ..encoders import Encoder
-from ..encoders.foreign import encode_rows, project_rows
+from ..encoders import CirculantEncoder, Encoder
+from ..encoders.foreign import compute_rows, encode_rows, project_rows
 from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
+from .residuals import ResidualCodec
 
 
 @dataclass(frozen=True)
@@ -23,11 +29,14 @@ class Codec:
         Fitted.
     geometry : Geometry
     metric : Metric
+    residuals : ResidualCodec, or None
+        Makes residual codes beside Hamming codes.
     """
 
     encoder: Encoder
     geometry: Geometry
     metric: Metric
+    residuals: ResidualCodec | None = None
 
     @classmethod
     def of(cls, encoder: Encoder, metric: Metric) -> Codec:
@@ -36,8 +45,39 @@ class Codec:
 
     def encode_rows(self, source: VectorSource, first: int, prepared: VectorRows) -> tuple[Codes, Arrays]:
         """Return codes and columns of rows of `source` from row `first` on that were prepared by the metric."""
-        codes, sums = encode_rows(self.encoder, source.part(first, prepared), 1)
-        return codes, scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+        rows = source.part(first, prepared)
+        if self.residuals is None:
+            codes, sums = encode_rows(self.encoder, rows, 1)
+            return codes, scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+        projections, codes, sums = compute_rows(self.encoder, rows, 1)
+        columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+        return codes, columns | {"residuals": self.residuals.encode(prepared, projections)}
+
+    def project_queries(self, source: VectorSource, first: int, prepared: VectorRows, n_threads: int) -> Projections:
+        """Project queries of `source` from query `first` on that were prepared by the metric."""
+        return project_rows(self.encoder, source.part(first, prepared), n_threads)
+
+    def kernel_transform(self) -> tuple[Any, ...] | None:
+        """Return what kernels need to project dense queries themselves; None if the encoder has no such kernel."""
+        if not isinstance(self.encoder, CirculantEncoder) or self.encoder.dim > tuning().longest_kernel_query:
+            return None
+        return *self.encoder.kernel_arrays(), len(self.encoder.make_work())
+
+    def with_residuals(self, sample: VectorRows, bits: int) -> Codec:
+        """Return a codec that makes residual codes too, relative to centres of a prepared sample."""
+        n_rows = min(len(sample), tuning().centre_sample_rows, tuning().centre_sample_values // self.encoder.n_bits)
+        projections = project_rows(self.encoder, VectorSource(sample[:n_rows], self.encoder.dim), n_cores())
+        return replace(self, residuals=ResidualCodec.fit(projections, bits, self.metric, self.geometry, self.mean()))
+
+    def with_centres(self, centres: Floats, bits: int) -> Codec:
+        """Return a codec that makes residual codes too, relative to given centres."""
+        return replace(self, residuals=ResidualCodec(centres, bits, self.metric, self.geometry, self.mean()))
+
+    def mean(self) -> Floats:
+        """Return the projections of the centre of the encoder from the origin."""
+        doubled = (2 * self.geometry.centre)[np.newaxis]
+        mean: Floats = project_rows(self.encoder, VectorSource(doubled, self.encoder.dim), 1)[0]
+        return mean
 
     def encode_queries(
         self,

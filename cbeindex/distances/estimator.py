@@ -25,17 +25,15 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .. import kernels
 from .._core.typing import Arrays, Codes, Doubles, Floats, Projections, Rows, Vectors
-from ..data.codes import pack_bits, pack_signs
+from ..data.codes import n_words, pack_signs
 from ..data.columns import Column
 from ..data.sparserows import VectorRows
 from .metrics import Metric, products_and_squares, squares
 
 SCALARS = {name: Column(np.float32) for name in ("offsets", "factors", "spreads")}
 """Columns stored for each row beside its code."""
-
-# Bits of a quantised magnitude. Quantisation adds a hundredth of the error of the codes.
-_N_PLANES = 4
 
 
 @dataclass(frozen=True)
@@ -100,14 +98,16 @@ def scalars_of(rows: VectorRows, sums: Doubles, n_bits: int, geometry: Geometry,
 class EncodedQueries:
     """Codes of queries, and what estimated distances need beside them.
 
+    Projections are quantised, which adds a hundredth of the error of the codes.
+
     Attributes
     ----------
     codes : uint64 array of shape (n_queries, n_words)
         Signs of the projections.
-    planes : uint64 array of shape (n_queries, 4, n_words)
-        Bit planes of the magnitudes, quantised to 0 ... 15 steps.
+    levels : int8 array of shape (n_queries, 64 * n_words)
+        Projections, quantised to -15 ... 15 steps.
     steps, totals : float32 and int32 arrays of shape (n_queries,)
-        Unit of the magnitudes, and their sum.
+        Unit of the levels, and the sum of their magnitudes.
     offsets, norms : float32 arrays of shape (n_queries,)
         Offset of each query, and the norm that standard errors are proportional to.
     variance : float
@@ -117,7 +117,7 @@ class EncodedQueries:
     """
 
     codes: Codes
-    planes: Codes
+    levels: NDArray[np.int8]
     steps: Floats
     totals: NDArray[np.int32]
     offsets: Floats
@@ -129,19 +129,19 @@ class EncodedQueries:
     def of_codes(cls, projections: Projections, *, with_margins: bool) -> EncodedQueries:
         """Encode queries whose distances are not estimated."""
         empty = np.empty(0, dtype=np.float32)
-        planes = np.empty((0, _N_PLANES, 0), dtype=np.uint64)
+        levels = np.empty((0, 0), dtype=np.int8)
         margins = np.abs(projections) if with_margins else None
-        return cls(pack_signs(projections), planes, empty, np.empty(0, np.int32), empty, empty, 0.0, margins)
+        return cls(pack_signs(projections), levels, empty, np.empty(0, np.int32), empty, empty, 0.0, margins)
 
     @classmethod
     def of(
         cls, queries: VectorRows, projections: Projections, geometry: Geometry, metric: Metric, *, with_margins: bool
     ) -> EncodedQueries:
         """Encode prepared queries from their projections."""
-        magnitudes = np.abs(projections)
-        steps = magnitudes.max(axis=1, initial=0) / (2**_N_PLANES - 1)
-        levels = np.rint(magnitudes / np.where(steps == 0, 1, steps)[:, np.newaxis]).astype(np.uint8)
-        planes = np.stack([pack_bits(levels & (1 << plane)) for plane in range(_N_PLANES)], axis=1)
+        n_queries, n_bits = projections.shape
+        levels = np.zeros((n_queries, 64 * n_words(n_bits)), dtype=np.int8)
+        steps, totals = np.empty(n_queries, dtype=np.float32), np.empty(n_queries, dtype=np.int32)
+        kernels.levels.quantise(projections, levels, steps, totals)
         if metric.name == "ip":
             along, centred = products_and_squares(queries, geometry.centre)
             offsets = 1 - along + squares(geometry.centre[np.newaxis])
@@ -154,19 +154,19 @@ class EncodedQueries:
                 offsets = (offsets + 1 - squares(queries)) / 2
         return cls(
             pack_signs(projections),
-            planes,
-            steps.astype(np.float32),
-            levels.sum(axis=1, dtype=np.int32),
+            levels,
+            steps,
+            totals,
             offsets.astype(np.float32),
             norms.astype(np.float32),
             variance,
-            magnitudes if with_margins else None,
+            np.abs(projections) if with_margins else None,
         )
 
     def some(self, which: slice) -> EncodedQueries:
         """Return some of the queries."""
         return EncodedQueries(
-            self.codes[which], self.planes[which], self.steps[which], self.totals[which], self.offsets[which],
+            self.codes[which], self.levels[which], self.steps[which], self.totals[which], self.offsets[which],
             self.norms[which], self.variance, None if self.margins is None else self.margins[which],
         )  # fmt: skip
 

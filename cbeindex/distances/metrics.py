@@ -42,6 +42,11 @@ class Metric:
         """The number by which kernels know the metric."""
         return ("l2", "ip", "cosine").index(self.name)
 
+    @property
+    def longest(self) -> float:
+        """The largest squared norm of a vector."""
+        return _LARGEST_COSINE_SQUARE if self.name == "cosine" else _LARGEST_ROW_SQUARE
+
     def check(self, source: VectorSource, first: int, rows: VectorRows) -> NDArray[np.float64]:
         """Return the squared norms of rows read from row `first` of `source` on.
 
@@ -51,8 +56,7 @@ class Metric:
         finite = np.isfinite(sums)  # in float64, so the sum is finite if all values are
         if not finite.all():
             source.refuse(first + int(finite.argmin()))
-        largest = _LARGEST_COSINE_SQUARE if self.name == "cosine" else _LARGEST_ROW_SQUARE
-        if sums.size and sums.max() > largest:
+        if sums.size and sums.max() > self.longest:
             source.refuse(first + int(sums.argmax()))
         return sums
 

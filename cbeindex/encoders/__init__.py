@@ -1,10 +1,10 @@
 """Encoders: vectors -> projections -> codes.
 
 `base` is the base class, and `outputs` holds what encoders compute. The circulant encoder, which the index uses by
-default, is `circulant` with `transform` (dense rows by FFT, in kernels) and its `plans`, `direct` (sparse rows),
-`learning` (training) and `drawing` (random parameters). `foreign` supports encoders that users bring. `baselines/`
-holds the published methods that the circulant encoder is compared with, and the code that only these share. Nothing
-outside of `baselines/` imports from it, except the registry below.
+default, is `circulant` with `transform` (dense rows by FFT, in kernels; `plans`, `lengths` and `longrows` belong to
+it), `direct` (sparse rows), `learning` (training) and `drawing` (random parameters). `foreign` supports encoders that
+users bring. `baselines/` holds the published methods that the circulant encoder is compared with, and the code that
+only these share. Nothing outside of `baselines/` imports from it, except the registry below.
 """
 
 from .base import Encoder

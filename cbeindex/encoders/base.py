@@ -105,6 +105,12 @@ class Encoder(ABC):
         self._compute(source, out, n_threads)
         return out.codes, out.sums
 
+    def compute_source(self, source: VectorSource, n_threads: int) -> Outputs:
+        """Compute projections, codes and sums of the vectors of a source."""
+        out = Outputs.of(source.n_rows, self.n_bits, projections=True, codes=True, sums=True)
+        self._compute(source, out, n_threads)
+        return out
+
     def encode(self, X: ArrayLike, n_threads: int | None = None) -> CodeBytes:
         """Encode vectors: one bit per projection, which is 1 if the projection is at least 0.
 

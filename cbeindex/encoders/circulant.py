@@ -20,14 +20,15 @@ from .._core.checks import (
     require_memory,
 )
 from .._core.threads import as_n_threads, for_each_chunk, leave_if_interrupted
+from .._core.tuning import tuning
 from .._core.typing import Arrays, Floats, Projections, Rows, Spectrum, Vectors
 from ..data.source import VectorSource, as_pairs
 from .base import Encoder, Projector, RowsProjector, rows_per_block
 from .direct import DirectConvolution
 from .drawing import draw_signs, flat_spectrum, gaussian_spectrum
 from .learning import TrainingOptions, TrainingRows, learn_spectrum
+from .lengths import fast_length
 from .outputs import Outputs
-from .plans import fast_length
 from .transform import CirculantTransform, KernelArrays
 
 KINDS = ("orthogonal", "random", "learned")
@@ -332,6 +333,11 @@ class CirculantEncoder(Encoder):
                 if bad >= 0:
                     source.refuse(first + bad)
 
+        if source.n_rows < n_threads and self.length >= tuning().threaded_length:
+            bad = transform.on_threads(source.read(slice(None)), out, n_threads)
+            if bad >= 0:
+                source.refuse(bad)
+            return
         # Several chunks per thread balance the load.
         chunk = step * max(1, source.n_rows // (4 * n_threads * step))
         for_each_chunk(task, source.n_rows, chunk, n_threads)

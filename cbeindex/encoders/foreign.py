@@ -66,6 +66,15 @@ def encode_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> tuple[C
     return out.codes, out.sums
 
 
+def compute_rows(encoder: Encoder, rows: VectorSource, n_threads: int) -> Outputs:
+    """Return projections, codes and sums of rows."""
+    if isinstance(encoder, Encoder):
+        return encoder.compute_source(rows, n_threads)
+    out = Outputs.of(rows.n_rows, encoder.n_bits, projections=True, codes=True, sums=True)
+    out.write(0, project_rows(encoder, rows, n_threads))
+    return out
+
+
 def same_encoder(ours: Encoder | None, theirs: Encoder | None) -> bool:
     """Return whether two encoders give every vector the same code."""
     if not isinstance(ours, Encoder) or not isinstance(theirs, Encoder) or ours.config() != theirs.config():

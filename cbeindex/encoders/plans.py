@@ -13,7 +13,7 @@ is then at the same distance from the other end, whatever its row.
 
 from __future__ import annotations
 
-import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,13 +22,8 @@ from numpy.typing import NDArray
 
 from .._core.typing import Floats, Spectrum
 from ..kernels.layouts import BATCH_FIELDS, FIELDS, RADICES
+from .lengths import radices, split, transform_length
 
-# Plans are made for this many lanes, whatever the target has, so that bits do not depend on the target.
-_LANES = 16
-# Arithmetic of a butterfly, and of a point: twiddle factor, memory. In instructions, as are the costs below.
-_BUTTERFLY = {2: 4, 3: 12, 4: 16, 5: 36, 7: 66, 8: 52}
-_TWIDDLE, _MEMORY = 4, 5
-_PASS, _TILE = 12, 240
 # Floats in a cache line.
 _LINE = 16
 # Bytes of scratch of the rows that are worked on together: within the first-level cache.
@@ -62,7 +57,7 @@ class ConvolutionPlan:
     def __init__(self, length: int, lanes: int) -> None:
         self.length, self.lanes = length, lanes
         self.n_points = transform_length(length) // 2
-        self._n_rows, self._n_columns = _split(self.n_points)
+        self._n_rows, self._n_columns = split(self.n_points)
         self._rows, is_kept = _lane_rows(self._n_rows, lanes)
         self._frequencies = _order(radices(self._n_columns))
         self._n_pairs = self._n_rows // 2 + 1
@@ -73,12 +68,17 @@ class ConvolutionPlan:
         self._lay_out_lanes(is_kept, integers, tables)
         self._lay_out_pairs(integers, tables)
         self._work_floats = max(self._divide_work(), self._divide_batch())
-        self.layout, self.tables = integers.joined(), _align(tables.joined())
+        self.layout, self.tables = integers.joined(), tables.aligned()
         self.layout[: len(FIELDS + BATCH_FIELDS)] = [self._sizes[name] for name in FIELDS + BATCH_FIELDS]
 
     def make_work(self) -> Floats:
         """Return memory for kernels to work in; each thread needs its own."""
         return _align(np.zeros(0, dtype=np.float32), self._work_floats)
+
+    def make_scratch(self) -> Floats:
+        """Return memory for one of several threads that work on the stripes of one row."""
+        sizes = self._sizes
+        return _align(np.zeros(0, dtype=np.float32), sizes["blocks"] - sizes["stripes"])
 
     def coefficients(self, spectrum: Spectrum) -> Floats:
         """Return the factors of a product by half spectra.
@@ -91,26 +91,27 @@ class ConvolutionPlan:
         -------
         float32 array of shape (n_blocks, n_factors)
         """
-        factors = np.stack([self._factors(half) for half in spectrum])
-        return _align(factors.ravel()).reshape(factors.shape)
+        n_factors = self._sizes["batch_factors"] + (6 * self._n_columns * self._n_pairs if self._is_short else 0)
+        factors = _align(np.zeros(0, dtype=np.float32), len(spectrum) * n_factors).reshape(len(spectrum), n_factors)
+        for half, out in zip(spectrum, factors, strict=True):
+            self._write_factors(half, out)
+        return factors
 
-    def _factors(self, half: NDArray[np.complex64]) -> Floats:
-        """Return the factors of each pair of blocks, and of each pair of rows: own, that of the mirror, shared."""
-        whole = _extend(half.astype(np.complex128), self.length, 2 * self.n_points)
-        pieces = _Pieces(np.float32)
+    def _write_factors(self, half: NDArray[np.complex64], out: Floats) -> None:
+        """Write the factors of each pair of blocks, and of each pair of rows: own, that of the mirror, shared."""
+        whole = _extend(half, self.length, 2 * self.n_points)
         blocks = self._rows.reshape(-1, self.lanes)[::2]
-        factors: Floats = np.empty((len(blocks), self._n_columns, 3, 2, self.lanes), dtype=np.float32)
+        shape = len(blocks), self._n_columns, 3, 2, self.lanes
+        factors = out[: math.prod(shape)].reshape(shape)
         for block, rows in enumerate(blocks):
             for i, values in enumerate(self._products(whole, rows)):
                 factors[block, :, i, 0], factors[block, :, i, 1] = values.real, values.imag
             factors[block, ..., rows < 0] = 0
-        pieces.add(factors)
         if self._is_short:
             by_pair = np.stack(self._products(whole, np.arange(self._n_pairs)), axis=-1)
-            pieces.add(by_pair.swapaxes(0, 1).astype(np.complex64).ravel().view(np.float32))
-        return pieces.joined()
+            out[self._sizes["batch_factors"] :] = by_pair.swapaxes(0, 1).astype(np.complex64).ravel().view(np.float32)
 
-    def _products(self, whole: NDArray[np.complex128], rows: NDArray[np.int64]) -> list[NDArray[np.complex128]]:
+    def _products(self, whole: NDArray[np.complexfloating], rows: NDArray[np.int64]) -> list[NDArray[np.complex128]]:
         """Return own, other and shared factors of frequencies: of every column, of some rows."""
         n = self.n_points
         k = (rows + self._n_rows * self._frequencies[:, np.newaxis]) % n
@@ -206,7 +207,7 @@ class _Pieces:
     def add(self, values: NDArray[Any]) -> int:
         """Append values; return where they begin."""
         for part in (np.zeros(-self._size % _LINE), values):
-            self._parts.append(part.ravel().astype(self._parts[0].dtype))
+            self._parts.append(part.ravel().astype(self._parts[0].dtype, copy=False))
             self._size += part.size
         return self._size - values.size
 
@@ -214,12 +215,19 @@ class _Pieces:
         """Return all of them."""
         return np.concatenate(self._parts)
 
+    def aligned(self) -> NDArray[Any]:
+        """Return all of them, from the beginning of a cache line on."""
+        out = _align(np.zeros(0, dtype=np.float32), self._size)
+        np.concatenate(self._parts, out=out)
+        return out
 
-def _factors_of(whole: NDArray[np.complex128], k: NDArray[np.int64]) -> tuple[NDArray[np.complex128], ...]:
+
+def _factors_of(whole: NDArray[np.complexfloating], k: NDArray[np.int64]) -> tuple[NDArray[np.complex128], ...]:
     """Return A and B (above) of frequencies, over the number of points, from a half spectrum."""
     n = len(whole) - 1
-    upper, angle = whole[n - k].conj(), np.pi * k / n
-    mean, half_difference = (whole[k] + upper) / (2 * n), (whole[k] - upper) / (2 * n)
+    # Wide only here: all of the spectrum would take as much memory as the factors.
+    lower, upper, angle = whole[k].astype(np.complex128), whole[n - k].conj().astype(np.complex128), np.pi * k / n
+    mean, half_difference = (lower + upper) / (2 * n), (lower - upper) / (2 * n)
     return mean - half_difference * np.sin(angle), 1j * half_difference * np.cos(angle)
 
 
@@ -233,79 +241,6 @@ def _align(values: Floats, size: int | None = None) -> Floats:
     first = -memory.ctypes.data % (4 * _LINE) // 4
     memory[first : first + len(values)] = values
     return memory[first : first + size]
-
-
-def radices(n: int) -> list[int]:
-    """Return the radices of the passes of a transform of n points.
-
-    The largest one comes last, where it needs no twiddle factors.
-    """
-    found = []
-    for p in (3, 5, 7):
-        while n % p == 0:
-            found.append(p)
-            n //= p
-    bits = n.bit_length() - 1
-    # Eights, but for 2, 4 or 4 x 4.
-    few = {0: [], 1: [2] if bits == 1 else [4, 4], 2: [4]}[bits % 3]
-    return sorted([*found, *few, *[8] * ((bits - sum(p.bit_length() - 1 for p in few)) // 3)])
-
-
-def fast_length(dim: int) -> int:
-    """Return the smallest length of at least `dim` that is transformed as it is: even, with factors up to 7.
-
-    One value stays alone: a second row of the matrix, 0 and 1, would not see it.
-    """
-    return 1 if dim == 1 else _smooth_lengths(dim)[0]
-
-
-@functools.lru_cache(1024)
-def transform_length(length: int) -> int:
-    """Return the number of floats to transform for a circle of some length: itself if it is even and 7-smooth."""
-    if length > 1 and fast_length(length) == length:
-        return length
-    return min(_smooth_lengths(2 * length - 1)[:3], key=lambda n: _cost(n // 2, *_split(n // 2)))
-
-
-def _smooth_lengths(least: int) -> list[int]:
-    """Return even numbers without prime factors above 7, ascending: all of them from `least` to twice as much."""
-    most = max(2, 2 * least)
-    found = [2]
-    for p in (2, 3, 5, 7):
-        for n in found:  # grows meanwhile
-            if n * p <= most:
-                found.append(n * p)
-    return sorted(n for n in found if n >= least)
-
-
-@functools.lru_cache(1024)
-def _split(n_points: int) -> tuple[int, int]:
-    """Return the rows and columns of the matrix of points that cost least."""
-    divisors = {1}
-    for p in (2, 3, 5, 7):
-        power = 1
-        while n_points % (power * p) == 0:
-            power *= p
-            divisors |= {d * p for d in divisors if n_points % (d * p) == 0}
-    n_rows = min(sorted(divisors), key=lambda d: _cost(n_points, d, n_points // d))
-    return n_rows, n_points // n_rows
-
-
-def _cost(n_points: int, n_rows: int, n_columns: int) -> float:
-    """Estimate the instructions of a transform."""
-
-    def passes(n: int) -> float:
-        each = [_BUTTERFLY[p] / p + _TWIDDLE * (1 - 1 / p) + _MEMORY for p in radices(n)]
-        cost = sum(each) * n + _PASS * len(each)
-        # A transform beyond the second-level cache waits for memory in every pass.
-        return cost * (1 if n <= 2**11 else 2)
-
-    n_stripes, n_blocks = -(-n_columns // _LANES), -(-2 * (n_rows // 2 + 1) // _LANES)
-    return (
-        n_stripes * (passes(n_rows) + 6 * n_rows)
-        + n_blocks * (passes(n_columns) + 8 * n_columns)
-        + (n_stripes * n_blocks * _TILE)
-    )
 
 
 def _order(of_passes: Sequence[int]) -> NDArray[np.int64]:
@@ -331,11 +266,11 @@ def _lane_rows(n_rows: int, lanes: int) -> tuple[NDArray[np.int64], NDArray[np.b
     return rows.reshape(-1, lanes)[pairs].ravel(), is_kept.reshape(-1, lanes)[pairs].ravel()
 
 
-def _extend(half: NDArray[np.complex128], length: int, longer: int) -> NDArray[np.complex128]:
+def _extend(half: NDArray[np.complex64], length: int, longer: int) -> NDArray[np.complexfloating]:
     """Return the half spectrum of a circle for a longer one: the vector, and it once more before its beginning."""
     if longer == length:
         return half
-    circle = np.fft.irfft(half, length)
+    circle = np.fft.irfft(half.astype(np.complex128), length)
     extended = np.zeros(longer)
     extended[:length] = circle
     extended[longer - length + 1 :] = circle[1:]

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, TypeAlias
 
 import numpy as np
@@ -10,6 +12,7 @@ from numpy.typing import NDArray
 from .. import kernels
 from .._core.tuning import tuning
 from .._core.typing import Floats, Spectrum, Vectors
+from .longrows import transform_long_row
 from .outputs import Outputs
 from .plans import ConvolutionPlan
 
@@ -53,14 +56,17 @@ class CirculantTransform:
 
         Stops at the first row whose projections are not finite and returns its number; otherwise returns -1.
         """
-        try:
-            work = self._spare_work.pop()
-        except IndexError:
-            work = self.make_work()
-        bad = int(kernels.transform.transform_rows(_read_only(rows), 0, len(rows), *self.arrays, work, *out))
-        if work.nbytes <= tuning().spare_work_bytes:
-            self._spare_work.append(work)
-        return bad
+        with self._work() as work:
+            return int(kernels.transform.transform_rows(_read_only(rows), 0, len(rows), *self.arrays, work, *out))
+
+    def on_threads(self, rows: Vectors, out: Outputs, n_threads: int) -> int:
+        """Do the same, row by row, with several threads for each row."""
+        rows = _read_only(rows)
+        with self._work() as work:
+            for row in range(len(rows)):
+                if not transform_long_row(rows, row, self._plan, self.arrays, work, out, n_threads):
+                    return row
+        return -1
 
     def rows_per_block(self, n_bits: int) -> int:
         """Return the number of rows to transform at a time: whole batches of the kernel if there are several."""
@@ -71,6 +77,17 @@ class CirculantTransform:
     def make_work(self) -> Floats:
         """Return working memory for the kernel. Every thread needs its own."""
         return self._plan.make_work()
+
+    @contextmanager
+    def _work(self) -> Iterator[Floats]:
+        """Lend working memory: what an earlier call has left, or new memory, which costs page faults."""
+        try:
+            work = self._spare_work.pop()
+        except IndexError:
+            work = self.make_work()
+        yield work
+        if work.nbytes <= tuning().spare_work_bytes:
+            self._spare_work.append(work)
 
 
 def _read_only(array: NDArray[Any]) -> NDArray[Any]:

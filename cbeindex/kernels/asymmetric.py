@@ -1,15 +1,14 @@
 """Estimated distances between real-valued queries and packed codes.
 
-The projections q of a query are quantised to magnitudes m = 0 ... 15 times a step. Let x be the positions at which a
-code differs from the signs of q. The product of q with the +-1 signs of the code is step * (sum of m - 2 * sum of m
-over x), and the sum over x takes four AND and POPCNT passes over the bit planes of m: the weight of the row. The
-distance of a row is
+The projections of a query are quantised to levels (see `levels.py`). The product of the levels with the +-1 signs of a
+code is total - 2 * weight: the sum of all magnitudes, less twice those at which the signs differ. The distance of a row
+is
 
-    offset + query_offset - factor * product
+    offset + shift - factor * step * (total - 2 * weight)
 
-with two numbers for each row and one for each query (see `distances/estimator.py`). Codes are laid out as in
-`distances.py`. Keys are those of `topk.py`, except that their upper half is a float32 distance whose bits are
-rearranged to order like an integer.
+with two numbers for each row and three for each query (see `distances/estimator.py`). Codes are blocks of 16 rows, as
+in `blocks.py`, or single rows, as in `layout.py`. Keys are those of `topk.py`, except that their upper half is the
+distance, a float32 whose bits are rearranged to order like an integer.
 """
 
 from typing import Any
@@ -17,190 +16,185 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Codes, Distances, Floats, Keys, Mask, Ranks, Rows
-from . import lanes
+from .blockestimates import estimates_within
 from .cells import order_by_cell
-from .distances import transpose_tails
 from .jit import njit
+from .layout import fill_blocks
+from .levels import Levels, fill_planes
 from .popcount import popcount64
 from .prefetch import prefetch
-from .topk import keep_smallest, put_ascending
+from .topk import put_in_order, reduce_buffer
+from .weights import prepare
 
 
-@njit(cache=True, nogil=True)
-def add_weights(
-    query: Codes, planes: Codes, word: int, columns: Codes, n_words: int, first: int, last: int, out: Distances
-) -> None:
-    """Add to `out` the weights of rows [first, last) over the words from `word` on.
-
-    `columns`, (n_words or more, 512), holds the words of the rows, word by word. `first` is a multiple of 16, and the
-    kernel reads and writes up to the multiple of 16 after `last`.
-    """
-    for row in range(first, last, 16):
-        lanes.add_weights(query, planes, word, columns, n_words, row, out)
-
-
-@njit(cache=True, nogil=True)
-def weight_of_words(words: Codes, query: Codes, p0: Codes, p1: Codes, p2: Codes, p3: Codes) -> Any:
-    """Return the weight of the positions at which `words` and `query` differ."""
-    w0, w1, w2, w3 = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
-    for w in range(words.size):
-        x = words[w] ^ query[w]
-        w0 += popcount64(x & p0[w])
-        w1 += popcount64(x & p1[w])
-        w2 += popcount64(x & p2[w])
-        w3 += popcount64(x & p3[w])
-    return np.int32(w0 + np.uint64(2) * w1 + np.uint64(4) * w2 + np.uint64(8) * w3)
-
-
-@njit(cache=True, nogil=True)
-def add_weights_by_row(
-    query: Codes, planes: Codes, n_head: int, tail: Codes, first_row: int, n_rows: int, out: Distances
-) -> None:
-    """Add the tail weights of `n_rows` rows to `out`, row by row."""
-    query_tail = query[n_head:]
-    p0, p1, p2, p3 = planes[0, n_head:], planes[1, n_head:], planes[2, n_head:], planes[3, n_head:]
-    for row in range(n_rows):
-        if tail.shape[1] > 0:
-            out[row] += weight_of_words(tail[first_row + row], query_tail, p0, p1, p2, p3)
-
-
-@njit(cache=True, nogil=True)
-def add_weights_of_block(
-    queries: Codes, planes: Codes, first: int, last: int, n_head: int, tail: Codes, first_row: int, n_rows: int,
-    columns: Codes, out: Distances,
+@njit(cache=True, nogil=True, inline="always")
+def estimate_blocks(
+    prepared: Codes, numbers: Any, blocks: Codes, origin: int, start: int, stop: int, of_rows: Any, of_queries: Any,
+    totals: Distances, hidden: Mask, ranks: Ranks, k: int, bounds: Floats, found: Keys, counts: Rows, estimates: Floats,
+    tally: Distances, spare: Keys,
 ) -> None:  # fmt: skip
-    """Add the tail weights of a block for queries [first, last), transposed into the layout of the head.
+    """Collect the rows in [start, stop) that are within the bounds of the queries in the tuple `numbers`.
 
-    `columns`, (8, 512), is scratch memory.
+    The first row of the first block is row `origin`. The function is inlined, as a call with so many arrays costs as
+    much as some blocks.
     """
-    n_tail = tail.shape[1]
-    for begin in range(0, n_tail, 8):
-        n_words = min(8, n_tail - begin)
-        transpose_tails(tail, first_row, n_rows, begin, n_words, columns, 0)
-        for query in range(first, last):
-            add_weights(queries[query], planes[query], n_head + begin, columns, n_words, 0, n_rows, out[query - first])
+    full = found.shape[1] - 16
+    bits = estimates.view(np.int32)
+    for block in range((start - origin) // 16, (stop - origin + 15) // 16):
+        first = origin + 16 * block
+        near = estimates_within(prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, estimates)
+        if near != 0:
+            while near != 0:
+                lowest = near & (~near + np.uint64(1))
+                near ^= lowest
+                bit = int(np.int64(popcount64(lowest - np.uint64(1))))
+                i, row = bit >> 4, first + (bit & 15)
+                if start <= row < stop and (hidden.size == 0 or not hidden[row]):
+                    query = numbers[i]
+                    found[query, counts[query, 0]] = key_of(bits[i, bit & 15], ranks[row] if ranks.size > 0 else row)
+                    counts[query, 0] += 1
+            for i in range(len(numbers)):
+                query = numbers[i]
+                if counts[query, 0] > full:
+                    bounds[query] = float_of_key(reduce_buffer(found[query], counts[query, 0], k, tally, spare))
+                    counts[query, 0] = k
+
+
+@njit(cache=True, nogil=True)
+def room_for(k: int) -> int:
+    """Return the size of a buffer for the `k` smallest keys of a query."""
+    return int(k + min(max(k, 32), 1024) + 16)
+
+
+@njit(cache=True, nogil=True)
+def put_nearest(found: Keys, counts: Rows, tally: Distances, spare: Keys, keys: Keys) -> None:
+    """Write the smallest keys of each query to `keys` in ascending order, padded with the largest uint64."""
+    k = keys.shape[1]
+    for query in range(keys.shape[0]):
+        if counts[query, 0] > k:
+            reduce_buffer(found[query], counts[query, 0], k, tally, spare)
+        counts[query, 1] = min(counts[query, 0], k)
+    put_in_order(found, counts, keys)
 
 
 @njit(cache=True, nogil=True)
 def scan(
-    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
-    offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, start: int,
-    stop: int, bounds: Floats, keys: Keys,
+    levels: Levels, totals: Distances, steps: Floats, shifts: Floats, margins: Floats, codes: Codes, offsets: Floats,
+    factors: Floats, spreads: Floats, hidden: Mask, ranks: Ranks, start: int, stop: int, bounds: Floats, keys: Keys,
 ) -> None:  # fmt: skip
     """Write to `keys`, for each query, the keys of its nearest rows in [start, stop) within its bound, ascending.
 
     Rows are compared by their estimate minus the margin of the query times the spread of the row. `keys`,
-    (n_queries, k), is padded with the largest uint64. `start` is a multiple of 512.
+    (n_queries, k), is padded with the largest uint64.
     """
     n_queries, k = keys.shape
-    n_head = head.shape[1]
-    slack = min(k, 256)
-    found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
-    counts = np.zeros(n_queries, dtype=np.int64)
-    nearest = bounds.copy()
-    weights = np.empty((min(n_queries, 32), 512), dtype=np.int32)
-    columns = np.zeros((8, 512), dtype=np.uint64)
-    distances = np.empty(512, dtype=np.float32)
-    for block in range(start // 512, (stop + 511) // 512):
-        first_row = block * 512
-        n_rows = min(512, stop - first_row)
-        row_offsets, row_factors = offsets[first_row : first_row + n_rows], factors[first_row : first_row + n_rows]
-        row_spreads = spreads[first_row : first_row + n_rows]
-        for first in range(0, n_queries, 32):
-            last = min(first + 32, n_queries)
-            for query in range(first, last):
-                weights[query - first] = 0
-                add_weights(queries[query], planes[query], 0, head[block], n_head, 0, n_rows, weights[query - first])
-            if last - first < 4:  # transposing does not pay off for fewer than 4 queries
-                for query in range(first, last):
-                    add_weights_by_row(
-                        queries[query], planes[query], n_head, tail, first_row, n_rows, weights[query - first]
-                    )
-            else:
-                add_weights_of_block(queries, planes, first, last, n_head, tail, first_row, n_rows, columns, weights)
-            for query in range(first, last):
-                weight, total, step = weights[query - first], totals[query], steps[query]
-                shift, margin = query_offsets[query], margins[query]
-                for row in range(n_rows):
-                    product = step * np.float32(total - 2 * weight[row])
-                    distances[row] = row_offsets[row] + shift - row_factors[row] * product - margin * row_spreads[row]
-                count = counts[query]
-                count = collect_within(distances, n_rows, nearest[query], first_row, hidden, ranks, found[query], count)
-                if count >= k + slack:
-                    nearest[query] = float_of_key(keep_smallest(found[query], count, k))
-                    count = k
-                counts[query] = count
-    for query in range(n_queries):
-        put_ascending(found[query], counts[query], keys[query])
+    is_by_row = codes.shape[2] == 1
+    prepared, nearest = prepare(levels), bounds.copy()
+    found, counts = np.empty((n_queries, room_for(k)), dtype=np.uint64), np.zeros((n_queries, 2), dtype=np.int64)
+    estimates, tally = np.empty((4, 16), dtype=np.float32), np.empty(512, dtype=np.int32)
+    spare = np.empty(found.shape[1], dtype=np.uint64)
+    of_rows, of_queries = (offsets, factors, spreads), (steps, shifts, margins)
+    # Blocks that stay in the second-level cache for all queries.
+    group = 16 * max(1, 131072 // (codes.shape[1] * 128)) if n_queries > 1 or is_by_row else max(1, stop)
+    own = np.zeros((group // 16 if is_by_row else 0, codes.shape[1], 16), dtype=np.uint64)
+    begin = start
+    while begin < stop:
+        end, query = min(stop, begin // 16 * 16 + group), 0
+        if is_by_row:
+            fill_blocks(codes, begin, end, own)
+        blocks, origin = own if is_by_row else codes, begin if is_by_row else 0
+        while query + 4 <= n_queries:
+            estimate_blocks(
+                prepared, (query, query + 1, query + 2, query + 3), blocks, origin, begin, end, of_rows, of_queries,
+                totals, hidden, ranks, k, nearest, found, counts, estimates, tally, spare,
+            )  # fmt: skip
+            query += 4
+        while query < n_queries:
+            estimate_blocks(
+                prepared, (query,), blocks, origin, begin, end, of_rows, of_queries, totals, hidden, ranks, k, nearest,
+                found, counts, estimates, tally, spare,
+            )  # fmt: skip
+            query += 1
+        begin = end
+    put_nearest(found, counts, tally, spare, keys)
 
 
 @njit(cache=True, nogil=True)
 def visit(
-    queries: Codes, planes: Codes, totals: Distances, steps: Floats, query_offsets: Floats, head: Codes, tail: Codes,
-    offsets: Floats, factors: Floats, spreads: Floats, margins: Floats, hidden: Mask, ranks: Ranks, cells: Rows,
-    cell_offsets: Rows, keys: Keys,
+    levels: Levels, totals: Distances, steps: Floats, shifts: Floats, margins: Floats, blocks: Codes, offsets: Floats,
+    factors: Floats, spreads: Floats, hidden: Mask, ranks: Ranks, cells: Rows, cell_offsets: Rows, keys: Keys,
 ) -> None:  # fmt: skip
     """Write to `keys`, for each query, the keys of its nearest rows in its cells, ascending, as `scan` does."""
     n_queries, k = keys.shape
-    n_head, n_probes = head.shape[1], cells.shape[1]
-    slack = min(k, 256)
-    found = np.empty((n_queries, k + slack + 512), dtype=np.uint64)
-    counts = np.zeros(n_queries, dtype=np.int64)
-    nearest = np.full(n_queries, np.inf, dtype=np.float32)
-    weights = np.empty(512, dtype=np.int32)
-    distances = np.empty(512, dtype=np.float32)
-    for number in order_by_cell(cells, cell_offsets, k + slack):
-        query, cell = number // n_probes, cells[number // n_probes, number % n_probes]
-        total, step, shift, margin = totals[query], steps[query], query_offsets[query], margins[query]
-        row, stop = cell_offsets[cell], cell_offsets[cell + 1]
-        while row < stop:
-            block, at = row // 512, row % 512
-            first, last = at // 16 * 16, min(512, (stop - block * 512 + 15) // 16 * 16)
-            weights[first:last] = 0
-            add_weights(queries[query], planes[query], 0, head[block], n_head, first, last, weights)
-            n = min(stop, block * 512 + 512) - row
-            weight = weights[at : at + n]
-            add_weights_by_row(queries[query], planes[query], n_head, tail, row, n, weight)
-            row_offsets, row_factors, row_spreads = (
-                offsets[row : row + n],
-                factors[row : row + n],
-                spreads[row : row + n],
-            )
-            for i in range(n):
-                product = step * np.float32(total - 2 * weight[i])
-                distances[i] = row_offsets[i] + shift - row_factors[i] * product - margin * row_spreads[i]
-            count = collect_within(distances, n, nearest[query], row, hidden, ranks, found[query], counts[query])
-            if count >= k + slack:
-                nearest[query] = float_of_key(keep_smallest(found[query], count, k))
-                count = k
-            counts[query] = count
-            row += n
-    for query in range(n_queries):
-        put_ascending(found[query], counts[query], keys[query])
+    n_probes, flat = cells.shape[1], cells.ravel()
+    prepared, nearest = prepare(levels), np.full(n_queries, np.inf, dtype=np.float32)
+    found, counts = np.empty((n_queries, room_for(k)), dtype=np.uint64), np.zeros((n_queries, 2), dtype=np.int64)
+    estimates, tally = np.empty((4, 16), dtype=np.float32), np.empty(512, dtype=np.int32)
+    spare = np.empty(found.shape[1], dtype=np.uint64)
+    of_rows, of_queries = (offsets, factors, spreads), (steps, shifts, margins)
+    order, begin = order_by_cell(cells, cell_offsets, found.shape[1]), 0
+    while begin < order.size:
+        cell, end = flat[order[begin]], begin + 1
+        while end < order.size and flat[order[end]] == cell:
+            end += 1
+        start, stop = cell_offsets[cell], cell_offsets[cell + 1]
+        while begin + 4 <= end:
+            four = (
+                order[begin] // n_probes, order[begin + 1] // n_probes, order[begin + 2] // n_probes,
+                order[begin + 3] // n_probes,
+            )  # fmt: skip
+            estimate_blocks(
+                prepared, four, blocks, 0, start, stop, of_rows, of_queries, totals, hidden, ranks, k, nearest, found,
+                counts, estimates, tally, spare,
+            )  # fmt: skip
+            begin += 4
+        while begin < end:
+            estimate_blocks(
+                prepared, (order[begin] // n_probes,), blocks, 0, start, stop, of_rows, of_queries, totals, hidden,
+                ranks, k, nearest, found, counts, estimates, tally, spare,
+            )  # fmt: skip
+            begin += 1
+    put_nearest(found, counts, tally, spare, keys)
 
 
 @njit(cache=True, nogil=True)
-def collect_within(
-    distances: Floats, n_rows: int, bound: float, first_row: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
-) -> int:
-    """Append the keys of the rows within `bound`; return the new number of keys.
+def estimate_rows(
+    levels: Levels, totals: Distances, steps: Floats, shifts: Floats, codes: Codes, offsets: Floats, factors: Floats,
+    rows: Rows, out: Floats,
+) -> None:  # fmt: skip
+    """Estimate the distances of each query to its own rows into `out`; `rows` and `out` are (n_queries, any).
 
-    The capacity of `distances` is a multiple of 16.
+    Rows in random order are weighed one by one, by planes.
     """
-    bits = distances.view(np.int32)
-    for begin in range(0, n_rows, 16):
-        found = lanes.within(distances, begin, bound)
-        if begin + 16 > n_rows:
-            found &= (np.uint64(1) << np.uint64(n_rows - begin)) - np.uint64(1)
-        while found != 0:  # rare, except for the first rows of a query
-            lowest = found & (~found + np.uint64(1))
-            place = begin + np.int64(popcount64(lowest - np.uint64(1)))
-            row = first_row + place
-            if hidden.size == 0 or not hidden[row]:
-                keys[count] = key_of(bits[place], ranks[row] if ranks.size > 0 else row)
-                count += 1
-            found ^= lowest
-    return count
+    n_words, size, n = codes.shape[1], codes.shape[2], rows.shape[1]
+    step = 8 if size == 1 else 1  # words of a row in a cache line
+    planes = np.empty((1, 5 * n_words), dtype=np.uint64)
+    for query in range(rows.shape[0]):
+        fill_planes(levels, query, planes, 0)
+        for i in range(n):
+            if i + 8 < n:
+                ahead = rows[query, i + 8]
+                for w in range(0, n_words, step):
+                    prefetch(codes, (ahead // size * n_words + w) * size + ahead % size)
+                prefetch(offsets, ahead)
+                prefetch(factors, ahead)
+            row = rows[query, i]
+            weight = weight_of_row(planes[0], codes, row // size, row % size)
+            product = steps[query] * np.float32(totals[query] - 2 * weight)
+            out[query, i] = offsets[row] + shifts[query] - factors[row] * product
+
+
+@njit(cache=True, nogil=True)
+def weight_of_row(planes: Codes, codes: Codes, block: int, place: int) -> Any:
+    """Return the weight of a row of a block for the query of some planes."""
+    w0, w1, w2, w3 = np.uint64(0), np.uint64(0), np.uint64(0), np.uint64(0)
+    for w in range(codes.shape[1]):
+        x = codes[block, w, place] ^ planes[5 * w]
+        w0 += popcount64(x & planes[5 * w + 1])
+        w1 += popcount64(x & planes[5 * w + 2])
+        w2 += popcount64(x & planes[5 * w + 3])
+        w3 += popcount64(x & planes[5 * w + 4])
+    return np.int32(w0 + np.uint64(2) * w1 + np.uint64(4) * w2 + np.uint64(8) * w3)
 
 
 @njit(cache=True, nogil=True)
@@ -220,27 +214,3 @@ def float_of_key(key: Any) -> Any:
     bits = np.empty(1, dtype=np.int32)
     bits[0] = np.int32(ordered & 0x7FFFFFFF) if ordered >= 0x80000000 else np.int32(~ordered)
     return bits.view(np.float32)[0]
-
-
-@njit(cache=True, nogil=True)
-def weigh_rows(queries: Codes, planes: Codes, head: Codes, tail: Codes, rows: Rows, out: Distances) -> None:
-    """Write the weights of the rows of each query to `out`; `rows` and `out` are (n_queries, any)."""
-    n_head, n_tail = head.shape[1], tail.shape[1]
-    words = np.empty(n_head, dtype=np.uint64)
-    for query in range(rows.shape[0]):
-        q, p = queries[query], planes[query]
-        query_tail = q[n_head:]
-        t0, t1, t2, t3 = p[0, n_head:], p[1, n_head:], p[2, n_head:], p[3, n_head:]
-        for i in range(rows.shape[1]):
-            row = rows[query, i]
-            if i + 8 < rows.shape[1]:
-                for w in range(0, n_tail, 8):
-                    prefetch(tail, rows[query, i + 8] * n_tail + w)
-                for w in range(n_head):
-                    prefetch(head, (rows[query, i + 8] // 512 * n_head + w) * 512 + rows[query, i + 8] % 512)
-            for w in range(n_head):
-                words[w] = head[row // 512, w, row % 512]
-            weight = weight_of_words(words, q[:n_head], p[0, :n_head], p[1, :n_head], p[2, :n_head], p[3, :n_head])
-            if n_tail > 0:
-                weight += weight_of_words(tail[row], query_tail, t0, t1, t2, t3)
-            out[query, i] = weight

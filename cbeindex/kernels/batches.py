@@ -21,10 +21,11 @@ _COLUMNS = 4
 
 def write_convolve_batch(
     rows: Pointer, dim: Integer, centre: Pointer, signs: Pointer, work: Pointer, layout: Pointer, tables: Pointer,
-    factors: Pointer,
+    factors: Pointer, n_kept: Integer,
 ) -> None:  # fmt: skip
     """Centre LANES rows, multiply them by signs and convolve them, into the first rows of `work`.
 
+    Of each, the first `n_kept` rows of the matrix of points are written.
     Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded.
     """
     plan = {name: (layout + i).integer() for i, name in enumerate(FIELDS + BATCH_FIELDS)}
@@ -32,8 +33,8 @@ def write_convolve_batch(
     n_columns, row = plan["n_columns"], plan["batch_pitch"]
     of_columns = layout + plan["row_passes"], plan["n_row_passes"], tables
     of_rows = layout + plan["column_passes"], plan["n_column_passes"], tables
-    moved = (work, plan["row_floats"], points, plan["n_rows"], n_columns, row)
-    call(_write_gather, "gather", rows, dim, centre, signs, *moved)
+    moved = (work, plan["row_floats"], points)
+    call(_write_gather, "gather", rows, dim, centre, signs, *moved, plan["n_rows"], n_columns, row)
     size, two = (Integer(work.builder, value) for value in (_COLUMNS, 2))
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
@@ -51,7 +52,7 @@ def write_convolve_batch(
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
         call(write_backward, "backward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
-    call(_write_scatter, "scatter", *moved)
+    call(_write_scatter, "scatter", *moved, n_kept, n_columns, row)
 
 
 def _write_gather(

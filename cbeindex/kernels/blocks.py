@@ -28,7 +28,7 @@ from .jit import njit
 
 cgutils: Any = untyped
 distances_within: Any
-least_distances: Any
+prefix_distances: Any
 
 _NIBBLES = np.uint64(0x0F0F0F0F0F0F0F0F)
 
@@ -85,16 +85,18 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             found |= int(near.view("<u2")[0]) << (16 * i)
         return np.uint64(found)
 
-    def least_distances(
-        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, ahead: int, least: Any
-    ) -> None:
-        """Put the least distance of a block's rows from each of some queries, over words [begin, end), into `least`.
+    def prefix_distances(
+        planes: Any, numbers: Any, blocks: Any, block: int, begin: int, end: int, ahead: int, least: Any, out: Any,
+        at: int,
+    ) -> None:  # fmt: skip
+        """Put the distances of a block's rows from query numbers[i], over words [begin, end), into `out[at + i]`.
 
-        `least[number, block]` is a uint16.
+        `least[number, block]`, a uint16, gets the least of them.
         """
-        for number in numbers:
+        for i, number in enumerate(numbers):
             differing = blocks[block, begin:end] ^ planes[number, 0, begin:end, np.newaxis]
-            least[number, block] = np.bitwise_count(differing).sum(axis=0, dtype=np.uint16).min()
+            out[at + i] = np.bitwise_count(differing).sum(axis=0, dtype=np.int32)
+            least[number, block] = out[at + i].min()
 
 else:
     _BYTE, _HALF, _WORD = ir.IntType(8), ir.IntType(32), ir.IntType(64)
@@ -338,22 +340,24 @@ else:
         return signature, generate
 
     @intrinsic
-    def least_distances(
+    def prefix_distances(
         typing_context: Any, planes: Any, numbers: Any, blocks: Any, block: Any, begin: Any, end: Any, ahead: Any,
-        least: Any,
+        least: Any, out: Any, at: Any,
     ) -> Any:  # fmt: skip
-        """Put the least distance of a block's rows from each of some queries, over words [begin, end), into `least`."""
+        """Put the distances of a block's rows from query numbers[i], over words [begin, end), into `out[at + i]`."""
         index = types.int64
-        signature = types.void(planes, numbers, blocks, index, index, index, index, least)
+        signature = types.void(planes, numbers, blocks, index, index, index, index, least, out, index)
 
         def generate(context: Any, b: Any, signature: Any, arguments: Any) -> Any:
             call = _Call(context, b, signature, arguments)
-            lanes = call.emitter.lanes
+            lanes, at = call.emitter.lanes, arguments[9]
             halves, short = ir.VectorType(_HALF, lanes), ir.IntType(16)
-            for query, totals in zip(call.queries, call.distances(arguments[6]), strict=True):
-                smallest = b.trunc(totals[0], halves)
-                for total in totals[1:]:
-                    other = b.trunc(total, halves)
+            for i, (query, totals) in enumerate(zip(call.queries, call.distances(arguments[6]), strict=True)):
+                parts = [b.trunc(total, halves) for total in totals]
+                for v, part in enumerate(parts):
+                    b.store(part, call.pointer(halves, 8, b.add(at, _WORD(i)), _WORD(lanes * v)), align=4)
+                smallest = parts[0]
+                for other in parts[1:]:
                     smallest = b.select(b.icmp_unsigned("<", smallest, other), smallest, other)
                 smallest = call.emitter.call(f"llvm.vector.reduce.umin.v{lanes}i32", _HALF, smallest)
                 b.store(b.trunc(smallest, short), call.pointer(short, 7, query, arguments[3]))

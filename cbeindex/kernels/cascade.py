@@ -1,119 +1,275 @@
-"""The cascade: measure all rows over their heads, then only the tails of rows that can be among the nearest.
+"""The cascade: compare the first words of all rows, and more words only in blocks that may hold one of the nearest.
 
-The rows with the nearest heads give a bound on the k-th distance. The bound implies a limit on head distances, and rows
-beyond the limit are skipped. Codes are laid out as in `distances.py`, and keys as in `topk.py`.
+First, the distances of all rows over their first words are noted, and the least of each block (`prefix_scan`). The
+blocks that are nearest there are read wholly and give a bound on the k-th distance (`first_bound`). If the differing
+bits of a row lie anywhere with equal chance, its count over some words is hypergeometric. A block is left when all its
+rows exceed the mean of a row at the bound by some standard deviations (`measure_blocks`). Where too many blocks remain,
+a scan continues from the distances that are known (`scan_rest`), so nothing is counted twice. A sample of blocks tells
+beforehand whether that is likely (`count_survivors`).
+
+The first words of a block are contiguous, so reading them reads nothing else; on codes of images, a copy of the first
+words of all rows would be no faster. Blocks are those of `blocks.py`; keys, `hidden` and `ranks` those of `topk.py`.
+Distances over the first words are `prefix`, int32 of shape (n_blocks * n_queries, 16), with block b and query q at
+b * n_queries + q. Hidden rows have a distance beyond all limits.
 """
+
+from typing import Any
 
 import numpy as np
 
-from .._core.typing import Codes, HeadDistances, Keys, Mask, Ranks, Rows
-from .distances import add_distances, add_tails
+from .._core.typing import Codes, Distances, Keys, LeastDistances, Mask, Ranks, Rows
+from .blocks import distances_within, planes_of, prefix_distances
 from .jit import njit
-from .topk import append_keys, keep_smallest
+from .popcount import popcount64
+from .topk import keep_smallest, settle
 
 
 @njit(cache=True, nogil=True)
-def head_scan(
-    queries: Codes, head: Codes, hidden: Mask, start: int, stop: int, heads: HeadDistances, least: HeadDistances
-) -> None:
-    """Write the head distances of rows [start, stop) to `heads`, and the smallest of each 16 rows to `least`.
+def set_stage_limits(distance: int, n_bits: int, ends: Rows, z: float, limits: Rows, query: int) -> None:
+    """Set the largest counts over the first words of rows that are at most at `distance`.
 
-    Both arrays have one row per query. Hidden rows get the largest uint16.
+    `limits[:, query]` gets mean and `z` standard deviations of the count over the first `ends` words of a row at that
+    distance. A count cannot exceed the whole distance.
+    """
+    last = ends.size - 1
+    p = min(1.0, max(0.0, distance / n_bits))
+    for stage in range(last):
+        size = 64 * ends[stage]
+        spread = np.sqrt(size * p * (1 - p) * (n_bits - size) / max(1, n_bits - 1))
+        limits[stage, query] = min(distance, int(np.floor(distance * size / n_bits + z * spread)))
+    limits[last, query] = distance
+
+
+@njit(cache=True, nogil=True)
+def hide_rows(hidden: Mask, block: int, n_queries: int, prefix: Distances, least: LeastDistances) -> None:
+    """Put hidden rows of a block beyond all limits, for all queries."""
+    for query in range(n_queries):
+        distances, low = prefix[block * n_queries + query], np.int32(65535)
+        for i in range(min(16, hidden.size - 16 * block)):
+            if hidden[16 * block + i]:
+                distances[i] = 1 << 30
+            low = min(low, distances[i])
+        least[query, block] = low
+
+
+@njit(cache=True, nogil=True)
+def prefix_scan(
+    queries: Codes, blocks: Codes, hidden: Mask, n_words: int, begin: int, end: int, step: int, prefix: Distances,
+    least: LeastDistances,
+) -> None:  # fmt: skip
+    """Put the distances of blocks range(begin, end, step) over their first words into `prefix`, and the least of each.
+
+    `least`, (n_queries, n_blocks), is uint16.
     """
     n_queries = queries.shape[0]
-    distances = np.empty((n_queries, 512), dtype=np.int32)
-    numbers = np.arange(n_queries)
-    for block in range(start // 512, (stop + 511) // 512):
-        n_rows = min(512, stop - block * 512)
-        distances[:] = 0
-        add_distances(queries, numbers, numbers, n_queries, 0, head[block], 0, n_rows, distances)
-        for query in range(n_queries):
-            out = heads[query, block * 512 : block * 512 + n_rows]
-            for row in range(n_rows):
-                out[row] = distances[query, row]
-            if hidden.size > 0:
-                for row in range(n_rows):
-                    if hidden[block * 512 + row]:
-                        out[row] = 65535
-            for group in range((n_rows + 15) // 16):
-                low = np.uint16(65535)
-                for row in range(group * 16, min(group * 16 + 16, n_rows)):
-                    low = min(low, out[row])
-                least[query, block * 32 + group] = low
+    planes = planes_of(queries)
+    # Memory is asked for some blocks ahead, as it is read by 4 KiB; as many blocks as fit the cache serve all queries.
+    ahead = 128 * blocks.shape[1] * max(1, 4096 // (128 * n_words)) * step
+    group = max(1, 65536 // (128 * n_words)) * step
+    for first in range(begin, end, group):
+        query, last = 0, min(first + group, end)
+        while query + 4 <= n_queries:
+            four = query, query + 1, query + 2, query + 3
+            for block in range(first, last, step):
+                at = block * n_queries + query
+                prefix_distances(planes, four, blocks, block, 0, n_words, ahead, least, prefix, at)
+            query += 4
+        while query < n_queries:
+            for block in range(first, last, step):
+                at = block * n_queries + query
+                prefix_distances(planes, (query,), blocks, block, 0, n_words, ahead, least, prefix, at)
+            query += 1
+        if hidden.size > 0:
+            for block in range(first, last, step):
+                hide_rows(hidden, block, n_queries, prefix, least)
 
 
 @njit(cache=True, nogil=True)
-def measure_survivors(
-    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, ranks: Ranks, start: int, stop: int,
-    above: int, limit: int, stage_ends: Keys, limits: Rows, found: Keys, k: int,
-) -> tuple[int, int]:  # fmt: skip
-    """Measure the rows of [start, stop) whose head distance is in (above, limit]; collect the keys of the `k` nearest.
-
-    `start` is a multiple of 16. `found` has a capacity of k + 512 + min(k, 256) keys. Returns the number of keys in
-    `found`, which are unordered, and the number of rows measured.
-    """
-    rows, distances = np.empty(512, dtype=np.int64), np.empty(512, dtype=np.int64)
-    nothing_hidden = np.zeros(0, dtype=np.bool_)  # head distances exclude hidden rows already
-    count, n_measured, n = 0, 0, 0
-    last = (stop + 15) // 16 - 1
-    for group in range(start // 16, last + 1):
-        if least[group] <= limit:
-            for row in range(group * 16, min(group * 16 + 16, stop)):
-                rows[n], distances[n] = row, heads[row]
-                n += above < distances[n] <= limit
-        if n > 496 or group == last:
-            n_measured += n
-            n_left = add_tails(query_tail, tail, rows, distances, n, stage_ends, limits)
-            count = append_keys(rows, distances, n_left, nothing_hidden, ranks, found, count)
-            n = 0
-            if count >= k + min(k, 256):
-                keep_smallest(found, count, k)
-                count = k
-    if count > k:
-        keep_smallest(found, count, k)
-        count = k
-    return count, n_measured
+def append_rows(near: Any, distances: Distances, first: int, found: Keys, counts: Rows) -> None:
+    """Append the keys of the rows of a block whose bits are set; the first of the 16 has the number `first`."""
+    while near != 0:
+        lowest = near & (~near + np.uint64(1))
+        near ^= lowest
+        row = np.int64(popcount64(lowest - np.uint64(1)))
+        found[counts[0]] = np.uint64(distances[row]) << np.uint64(32) | np.uint64(first + row)
+        counts[0] += 1
 
 
 @njit(cache=True, nogil=True)
-def prefix_limits(distance: int, n_bits: int, prefix_bits: Rows, z: float, limits: Rows) -> None:
-    """Write to `limits` the largest distance over each prefix that a row at `distance` plausibly has.
+def measure_blocks(
+    query_code: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, begin: int, end: int,
+    above: int, reach: int, n_rows: int, ranks: Ranks, k: int, ends: Rows, limits: Rows, found: Keys, counts: Rows,
+) -> int:  # fmt: skip
+    """Collect the nearest rows of blocks [begin, end) whose least prefix distance is in (above, reach], for one query.
 
-    If every position is equally likely to differ, the distance over a prefix is hypergeometric. Its limit is `z`
-    standard deviations above the mean, and at most `distance`. `prefix_bits` gives the lengths of the prefixes.
+    Blocks are read stage by stage, and left when no row is within the limit of a stage. Returns how many were read.
+    Only the last limit, of the whole distance, is lowered meanwhile: which blocks are read does not depend on others.
+
+    Parameters
+    ----------
+    query_code : uint64 array of shape (1, n_words)
+    prefix, least, query
+        As `prefix_scan` fills them, and the row of `least` that is read.
+    ends : int64 array of shape (n_stages,)
+        Words compared after each stage: first those of the prefix, last all words.
+    limits : int64 array of shape (n_stages, 1)
+    found, counts : uint64 array of shape (room_for(k),), int64 array of shape (2,)
+        As for `hamming.scan`.
     """
-    p = distance / n_bits
-    for i in range(prefix_bits.size):
-        size = prefix_bits[i]
-        mean = distance * size / n_bits  # p * size would round the whole code's limit below `distance`
-        variance = size * p * (1 - p) * (n_bits - size) / max(1, n_bits - 1)
-        limits[i] = min(distance, int(np.floor(mean + z * np.sqrt(variance))))
+    last, full, n_queries, n_near = ends.size - 1, found.size - 16, least.shape[0], 0
+    planes, nothing_hidden = planes_of(query_code), np.zeros(0, dtype=np.bool_)
+    distances, tally = np.empty((1, 16), dtype=np.int32), np.empty(512, dtype=np.int32)
+    spare, survivors = np.empty(found.size, dtype=np.uint64), np.empty(end - begin + 1, dtype=np.int64)
+    of_query = least[query]
+    for block in range(begin, end):
+        survivors[n_near] = block
+        n_near += above < of_query[block] <= reach
+    for i in range(n_near):
+        block, stage, near = survivors[i], 0, np.uint64(1)
+        distances[0] = prefix[block * n_queries + query]
+        # While words of a block are read, those of the next block are asked for.
+        ahead = 128 * blocks.shape[1] * (survivors[min(i + 1, n_near - 1)] - block)
+        while near != 0 and stage < last:
+            near = distances_within(
+                planes, (0,), blocks, block, ends[stage], ends[stage + 1], ahead, limits, stage + 1, distances, 0
+            )
+            stage += 1
+        append_rows(near, distances[0], 16 * block, found, counts)
+        if counts[0] > full:
+            limits[last, 0] = settle(
+                found, counts, 0, n_rows, nothing_hidden, ranks, k, limits[last, 0], False, tally, spare
+            )
+    limits[last, 0] = settle(found, counts, 0, n_rows, nothing_hidden, ranks, k, limits[last, 0], False, tally, spare)
+    return n_near
+
+
+@njit(cache=True, nogil=True)
+def count_within(least: LeastDistances, step: int, n_within: Rows) -> None:
+    """Count blocks 0, step, ... whose least distance is at most 0, 1, 2, ...; the last count is that of all of them."""
+    last = n_within.size - 1
+    n_within[:] = 0
+    for block in range(0, least.size, step):
+        n_within[min(int(least[block]), last)] += 1
+    for distance in range(last):
+        n_within[distance + 1] += n_within[distance]
+
+
+@njit(cache=True, nogil=True)
+def count_survivors(
+    queries: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, step: int, n_rows: int, k: int,
+    n_bits: int, ends: Rows, z: float, n_left: Rows,
+) -> None:  # fmt: skip
+    """Count how many of blocks 0, step, ... each query would read; `prefix_scan` has been there.
+
+    The k-th distance is taken to be that of rank k / step in the sample, among the blocks nearest over the prefix.
+    """
+    n_queries, n_words, last = queries.shape[0], blocks.shape[1], ends.size - 1
+    rank, n_first = max(1, k // step), 8 + k // (2 * step)
+    planes, limits = planes_of(queries), np.full((ends.size, n_queries), 1 << 29, dtype=np.int64)
+    distances, n_within = np.empty((1, 16), dtype=np.int32), np.empty(64 * ends[0] + 2, dtype=np.int64)
+    near = np.empty(32 * n_first, dtype=np.uint64)
+    for query in range(n_queries):
+        count_within(least[query], step, n_within)
+        n_all, reach, n_near, block = n_within[n_within.size - 1], 0, 0, 0
+        while n_within[reach] < min(n_first, n_all):
+            reach += 1
+        while block < blocks.shape[0] and n_near + 16 <= near.size:
+            if least[query, block] <= reach:
+                distances[0] = prefix[block * n_queries + query]
+                distances_within(planes, (query,), blocks, block, ends[0], n_words, 0, limits, last, distances, 0)
+                for i in range(min(16, n_rows - 16 * block)):
+                    near[n_near] = np.uint64(min(int(distances[0, i]), n_bits))  # hidden rows are farther
+                    n_near += 1
+            block += step
+        distance = n_bits  # if all rows are hidden
+        if n_near > 0:
+            distance = int(np.int64(keep_smallest(near, n_near, min(rank, n_near))))
+        set_stage_limits(distance, n_bits, ends, z, limits, query)
+        n_left[query] = n_within[min(limits[0, query], n_within.size - 2)]
 
 
 @njit(cache=True, nogil=True)
 def first_bound(
-    query_tail: Codes, tail: Codes, heads: HeadDistances, least: HeadDistances, ranks: Ranks, n_rows: int,
-    n_bits: int, stage_ends: Keys, prefix_bits: Rows, z: float, n_first: int, found: Keys, k: int, limits: Rows,
-) -> tuple[int, int, int]:  # fmt: skip
-    """Measure about `n_first` rows with the nearest heads, and derive the limits for all other rows from them.
+    query_code: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, n_rows: int, ranks: Ranks,
+    k: int, n_bits: int, ends: Rows, z: float, limits: Rows, found: Keys, counts: Rows,
+) -> tuple[int, int]:  # fmt: skip
+    """Measure the blocks that are nearest over the prefix, and derive the limits of all stages from the k-th row there.
 
-    `limits` receives the limit of the head and of each stage of the tail. Returns the number of keys in `found`, the
-    head distance up to which rows have been measured, and the number of rows measured.
+    Some blocks are read wholly, and four times as many each time within the limits so far, until all blocks within
+    the limits or enough of them are read. Arguments are those of `measure_blocks`. Returns the prefix distance up to
+    which blocks were read, and how many.
     """
-    n_groups = (n_rows + 15) // 16
-    reach = 65534
-    if n_first < n_groups:  # every group has a row at its smallest distance, so `reach` covers at least n_first rows
-        order = np.empty(n_groups, dtype=np.uint64)
-        for group in range(n_groups):
-            order[group] = least[group]
-        reach = min(reach, int(np.int64(keep_smallest(order, n_groups, n_first))))  # min with a uint64 would be a float
+    of_query, last, most = least[query], ends.size - 1, 64 * ends[0] + 1  # hidden rows are beyond
+    n_within = np.empty(most + 1, dtype=np.int64)
+    count_within(of_query, 1, n_within)
     limits[:] = n_bits
-    count, n_measured = measure_survivors(
-        query_tail, tail, heads, least, ranks, 0, n_rows, -1, reach, stage_ends, limits[1:], found, k
-    )
-    if count == k:
-        bound = np.int64(keep_smallest(found, count, k) >> np.uint64(32))
-        prefix_limits(bound, n_bits, prefix_bits, z, limits)
-    else:  # fewer than k rows: all that are not hidden have been measured
-        limits[0] = reach
-    return count, reach, n_measured
+    reach, n_read, n_first, n_enough = np.int64(-1), 0, k // 8 + 8, 2 * k + 32
+    while reach < min(most, limits[0, 0]) and (reach < 0 or n_within[reach] < n_enough):
+        above = reach
+        while reach < min(most, limits[0, 0]) and (reach == above or n_within[reach] < n_first):
+            reach += 1
+        n_read += measure_blocks(
+            query_code, blocks, prefix, least, query, 0, of_query.size, above, reach, n_rows, ranks, k, ends, limits,
+            found, counts,
+        )  # fmt: skip
+        set_stage_limits(limits[last, 0], n_bits, ends, z, limits, 0)
+        n_first = 4 * n_first
+    return int(reach), n_read
+
+
+@njit(cache=True, nogil=True, inline="always")
+def scan_some(
+    planes: Codes, numbers: Any, blocks: Codes, begin: int, end: int, n_words: int, n_queries: int, prefix: Distances,
+    n_rows: int, ranks: Ranks, k: int, limits: Rows, found: Keys, counts: Rows, tally: Distances, spare: Keys,
+) -> None:  # fmt: skip
+    """Collect the rows of blocks [begin, end) within the limits of adjacent queries; the first words are counted."""
+    full, nothing_hidden = found.shape[1] - 16, np.zeros(0, dtype=np.bool_)
+    for block in range(begin, end):
+        at = block * n_queries + numbers[0]
+        near = distances_within(planes, numbers, blocks, block, n_words, blocks.shape[1], 4096, limits, 0, prefix, at)
+        if near != 0:
+            for i in range(len(numbers)):
+                query, mine = numbers[i], near >> np.uint64(16 * i) & np.uint64(0xFFFF)
+                append_rows(mine, prefix[at + i], 16 * block, found[query], counts[query])
+                if counts[query, 0] > full:
+                    limits[0, query] = settle(
+                        found[query], counts[query], 0, n_rows, nothing_hidden, ranks, k, limits[0, query],
+                        ranks.size == 0, tally, spare,
+                    )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def scan_rest(
+    queries: Codes, numbers: Rows, blocks: Codes, n_words: int, begin: int, end: int, prefix: Distances, n_rows: int,
+    ranks: Ranks, k: int, limits: Rows, found: Keys, counts: Rows,
+) -> None:  # fmt: skip
+    """Collect the nearest rows of blocks [begin, end) for some queries, as `hamming.scan` does.
+
+    The distances over the first `n_words` words are in `prefix`, which is overwritten. `numbers` are the queries,
+    ascending. `limits`, `found` and `counts` have a row for each query, used or not.
+    """
+    n_queries, nothing_hidden = queries.shape[0], np.zeros(0, dtype=np.bool_)
+    planes, tally = planes_of(queries), np.empty(512, dtype=np.int32)
+    spare = np.empty(found.shape[1], dtype=np.uint64)
+    group = max(1, 65536 // (blocks.shape[1] * 128)) if numbers.size > 1 else end - begin
+    for first in range(begin, end, max(1, group)):
+        last, i = min(first + group, end), 0
+        while i < numbers.size:
+            query = numbers[i]
+            if i + 4 <= numbers.size and numbers[i + 3] == query + 3:
+                scan_some(
+                    planes, (query, query + 1, query + 2, query + 3), blocks, first, last, n_words, n_queries, prefix,
+                    n_rows, ranks, k, limits, found, counts, tally, spare,
+                )  # fmt: skip
+                i += 4
+            else:
+                scan_some(
+                    planes, (query,), blocks, first, last, n_words, n_queries, prefix, n_rows, ranks, k, limits, found,
+                    counts, tally, spare,
+                )  # fmt: skip
+                i += 1
+    for query in numbers:
+        limits[0, query] = settle(
+            found[query], counts[query], 0, n_rows, nothing_hidden, ranks, k, limits[0, query], ranks.size == 0, tally,
+            spare,
+        )  # fmt: skip

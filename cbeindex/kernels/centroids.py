@@ -1,9 +1,9 @@
 """Centroids of codes: counting bits for their means, and finding the centroids nearest to a code.
 
 A centroid has a sign and a weight at each position: 1 if the bit of `ones` is set, plus 2 if that of `twos` is set.
-Signs, ones and twos are stored word by word, (n_blocks, n_words, 512), like the heads of codes. With bits as +1 and -1,
-the product of a code and a centroid is `totals`, the sum of all weights, minus twice the weight of the positions where
-the two differ. The product times `scales` is a cosine.
+Signs, ones and twos are stored in blocks of 16 like codes, (n_blocks, n_words, 16). With bits as +1 and -1, the product
+of a code and a centroid is `totals`, the sum of all weights, minus twice the weight of the positions where the two
+differ. The product times `scales` is a cosine.
 """
 
 import numpy as np
@@ -26,23 +26,19 @@ def add_bits(words: Codes, cells: Rows, counts: Distances) -> None:
 
 
 @njit(cache=True, nogil=True)
-def weigh_all(
-    codes: Codes, first: int, n: int, signs: Codes, ones: Codes, twos: Codes, n_cells: int, out: Distances
-) -> None:
+def weigh_all(codes: Codes, first: int, n: int, signs: Codes, ones: Codes, twos: Codes, out: Distances) -> None:
     """Write to `out` the weights of the positions at which `n` codes, at most 4, differ from each centroid.
 
     Entries after the last centroid, up to a multiple of 16, are written too and have no meaning.
     """
     out[:n] = 0
     for block in range(signs.shape[0]):
-        columns, begin = (signs[block], ones[block], twos[block]), block * 512
-        part = out[:, begin : begin + 512]
-        for cell in range(0, min(512, n_cells - begin), 16):
-            if n == 4:
-                add_weighted(codes, (first, first + 1, first + 2, first + 3), (0, 1, 2, 3), columns, cell, part)
-            else:
-                for i in range(n):
-                    add_weighted(codes, (first + i,), (i,), columns, cell, part)
+        columns, part = (signs[block], ones[block], twos[block]), out[:, 16 * block : 16 * block + 16]
+        if n == 4:
+            add_weighted(codes, (first, first + 1, first + 2, first + 3), (0, 1, 2, 3), columns, 0, part)
+        else:
+            for i in range(n):
+                add_weighted(codes, (first + i,), (i,), columns, 0, part)
 
 
 @njit(cache=True, nogil=True)
@@ -50,10 +46,10 @@ def assign(
     words: Codes, signs: Codes, ones: Codes, twos: Codes, totals: Rows, scales: Doubles, n_cells: int, out: Rows
 ) -> None:
     """Write to `out` the centroid with the largest cosine for each code; ties go to the lower number."""
-    differing = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
+    differing = np.empty((4, signs.shape[0] * 16), dtype=np.int32)
     for row in range(words.shape[0]):
         if row % 4 == 0:
-            weigh_all(words, row, min(4, words.shape[0] - row), signs, ones, twos, n_cells, differing)
+            weigh_all(words, row, min(4, words.shape[0] - row), signs, ones, twos, differing)
         nearest_cell, largest = 0, -2.0
         for cell in range(n_cells):
             cosine = (totals[cell] - 2 * differing[row % 4, cell]) * scales[cell]
@@ -71,12 +67,12 @@ def choose(
     Cosines are rounded to 1 / 1,024, so that a counting sort orders the cells.
     """
     n_chosen = out.shape[1]
-    differing = np.empty((4, signs.shape[0] * 512), dtype=np.int32)
+    differing = np.empty((4, signs.shape[0] * 16), dtype=np.int32)
     distances = np.empty(n_cells, dtype=np.int32)
     places = np.empty(2050, dtype=np.int64)
     for query in range(queries.shape[0]):
         if query % 4 == 0:
-            weigh_all(queries, query, min(4, queries.shape[0] - query), signs, ones, twos, n_cells, differing)
+            weigh_all(queries, query, min(4, queries.shape[0] - query), signs, ones, twos, differing)
         places[:] = 0
         for cell in range(n_cells):
             cosine = (totals[cell] - 2 * differing[query % 4, cell]) * scales[cell]

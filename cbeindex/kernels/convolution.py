@@ -12,111 +12,107 @@ from collections.abc import Callable
 from typing import Any
 
 import numba
-import numpy as np
 from numba.core import types
 from numba.extending import intrinsic
 
 from .batches import write_convolve_batch
 from .butterflies import write_backward, write_forward
-from .layouts import FIELDS, PASS_FIELDS, RADICES
+from .jit import njit
+from .layouts import FIELDS
 from .tiles import POINT, TILE, write_load, write_multiply, write_store, write_turn, write_turn_back
 from .vectors import LANES, Integer, Pointer, call, cgutils, loop
 
-convolve: Any
+forward_stripes: Any
+convolve_blocks: Any
+backward_stripes: Any
 convolve_batch: Any
 
+_N_STRIPES, _N_BLOCKS, _STRIPES_TOGETHER, _PAIRS_TOGETHER, _STRIPES = (
+    FIELDS.index(name) for name in ("n_stripes", "n_blocks", "stripes_together", "pairs_together", "stripes")
+)
+
+
+# Inline: a function of its own would be compiled with passes of its own, beside those of `convolve_batch`.
+@njit(inline="always", nogil=True)
+def convolve(work: Any, layout: Any, tables: Any, factors: Any, n: int, n_kept: int) -> None:
+    """Convolve the first `n` rows of `work`, in place: the first `n_kept` rows of the matrix of points of each."""
+    scratch = work[layout[_STRIPES] :]
+    forward_stripes(work, scratch, layout, tables, factors, n, n_kept, 0, n_stripe_chunks(layout))
+    convolve_blocks(work, scratch, layout, tables, factors, n, n_kept, 0, n_block_chunks(layout))
+    backward_stripes(work, scratch, layout, tables, factors, n, n_kept, 0, n_stripe_chunks(layout))
+
+
+@njit(cache=True, nogil=True)
+def n_stripe_chunks(layout: Any) -> Any:
+    """Return how many chunks the stripes are worked on in."""
+    return -(-layout[_N_STRIPES] // layout[_STRIPES_TOGETHER])
+
+
+@njit(cache=True, nogil=True)
+def n_block_chunks(layout: Any) -> Any:
+    """Return how many chunks the blocks are worked on in."""
+    return -(-layout[_N_BLOCKS] // (2 * layout[_PAIRS_TOGETHER]))
+
+
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+    from . import uncompiled
 
-    @np.errstate(invalid="ignore", over="ignore")
-    def convolve(work: Any, layout: Any, tables: Any, factors: Any, n: int) -> None:
-        """Convolve the first `n` rows of `work`, in place."""
-        plan = dict(zip(FIELDS, layout.tolist(), strict=False))
-        n_rows, n_columns = plan["n_rows"], plan["n_columns"]
-        shape = plan["n_stripes"], plan["n_blocks"] * LANES, 2, LANES
-        turns = tables[plan["turns"] :][: np.prod(shape)].reshape(shape)
-        turns = _complex(turns).swapaxes(0, 1).reshape(shape[1], -1)[:, :n_columns]
-        sources, targets = (layout[plan[name] :][: len(turns)] // POINT for name in ("sources", "targets"))
-        is_kept = targets < n_rows
-        for i in range(n):
-            row = work[i * plan["row_floats"] :][: 2 * n_rows * n_columns].view(np.complex64)
-            points = _transform(row.reshape(n_rows, n_columns), layout, tables, plan, "row")
-            points = _transform((points[sources] * turns).T, layout, tables, plan, "column")
-            points = _multiply(points, factors)
-            points = _transform(points, layout, tables, plan, "column", inverse=True).T * turns.conj()
-            stripes = np.empty((n_rows, n_columns), dtype=np.complex64)
-            stripes[targets[is_kept]] = points[is_kept]
-            row[:] = _transform(stripes, layout, tables, plan, "row", inverse=True).ravel()
-
-    def convolve_batch(
-        rows: Any, first: int, centre: Any, signs: Any, block: int, work: Any, layout: Any, tables: Any, factors: Any
-    ) -> None:
-        """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`.
-
-        Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded.
-        """
-        dim, row_floats = rows.shape[1], layout[FIELDS.index("row_floats")]
-        with np.errstate(invalid="ignore", over="ignore"):
-            flipped = (rows[first : first + LANES] - centre) * signs[block]
-        for i in range(LANES):
-            work[i * row_floats :][:dim] = flipped[i]
-        convolve(work, layout, tables, factors, LANES)
-
-    def _complex(pairs: Any) -> Any:
-        """Join real and imaginary parts, which are in the last axis but one."""
-        return pairs[..., 0, :] + np.complex64(1j) * pairs[..., 1, :]
-
-    def _transform(points: Any, layout: Any, tables: Any, plan: Any, axis: str, inverse: bool = False) -> Any:
-        """Transform along the first axis, pass by pass."""
-        n_passes = plan[f"n_{axis}_passes"]
-        entries = layout[plan[f"{axis}_passes"] :][: n_passes * len(PASS_FIELDS)].reshape(-1, len(PASS_FIELDS))
-        for kind, n_blocks, step, first in entries[:: -1 if inverse else 1]:
-            radix = RADICES[kind % len(RADICES)]
-            turns = np.ones((step, radix), dtype=np.complex64)
-            if step > 1:
-                turns[:, 1:] = tables[first:][: 2 * step * (radix - 1)].view(np.complex64).reshape(step, -1)
-            turns = turns.T[:, :, np.newaxis]
-            numbers = np.arange(radix)
-            matrix = np.exp(-2j * np.pi / radix * np.outer(numbers, numbers)).astype(np.complex64)
-            blocks = points.reshape(n_blocks, radix, step, -1)
-            if inverse:
-                blocks = np.einsum("st,btjl->bsjl", matrix.conj(), blocks * turns.conj())
-            else:
-                blocks = np.einsum("st,btjl->bsjl", matrix, blocks) * turns
-            points = blocks.reshape(points.shape)
-        return points
-
-    def _multiply(points: Any, factors: Any) -> Any:
-        """Multiply each point by the spectrum, together with its mirror image."""
-        n_columns = len(points)
-        points = points.reshape(n_columns, -1, LANES)
-        out, n_blocks = np.empty_like(points), points.shape[1]
-        for here in range(0, n_blocks, 2):
-            there = min(here + 1, n_blocks - 1)
-            n_pairs = n_columns if here != there else (n_columns + 1) // 2
-            taken = factors[here // 2 * n_columns * 3 * POINT :][: n_pairs * 3 * POINT].reshape(n_pairs, 3, 2, LANES)
-            own, other, shared = _complex(taken).swapaxes(0, 1)
-            point, mirror = points[:n_pairs, here], points[::-1, there, ::-1][:n_pairs]
-            out[::-1, there, ::-1][:n_pairs] = other * mirror - (shared * point).conj()
-            out[:n_pairs, here] = own * point + shared * mirror.conj()
-        return out.reshape(n_columns, -1)
+    forward_stripes, convolve_blocks = uncompiled.forward_stripes, uncompiled.convolve_blocks
+    backward_stripes, convolve_batch = uncompiled.backward_stripes, uncompiled.convolve_batch
 
 else:
 
-    @intrinsic
-    def convolve(typing_context: Any, work: Any, layout: Any, tables: Any, factors: Any, n: Any) -> Any:
-        """Convolve the first `n` rows of `work`, in place."""
+    def _stage(write: Callable[..., None], name: str) -> Any:
+        """Return an intrinsic that works on chunks [start, stop) of `n` rows; each thread needs its own scratch."""
 
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            pointers = [_array(context, builder, signature, arguments, i)[0] for i in range(4)]
-            call(_write_convolve, "convolve", *pointers, Integer(builder, arguments[4]))
-            return context.get_dummy_value()
+        @intrinsic
+        def stage(
+            typing_context: Any, work: Any, scratch: Any, layout: Any, tables: Any, factors: Any, n: Any, n_kept: Any,
+            start: Any, stop: Any,
+        ) -> Any:  # fmt: skip
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                pointers = [_array(context, builder, signature, arguments, i)[0] for i in range(5)]
+                call(write, name, *pointers, *(Integer(builder, value) for value in arguments[5:]))
+                return context.get_dummy_value()
 
-        return types.void(work, layout, tables, factors, types.int64), generate
+            index = types.int64
+            return types.void(work, scratch, layout, tables, factors, index, index, index, index), generate
+
+        return stage
+
+    def _write_forward_stripes(
+        work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer,
+        n_kept: Integer, start: Integer, stop: Integer,
+    ) -> None:  # fmt: skip
+        columns = _Columns(work, scratch, layout, tables, n)
+        with loop(stop - start) as i:
+            columns.forward(start + i)
+
+    def _write_convolve_blocks(
+        work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer,
+        n_kept: Integer, start: Integer, stop: Integer,
+    ) -> None:  # fmt: skip
+        blocks = _Blocks(work, layout, tables, n)
+        with loop(stop - start) as i:
+            blocks.convolve(start + i, factors)
+
+    def _write_backward_stripes(
+        work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer,
+        n_kept: Integer, start: Integer, stop: Integer,
+    ) -> None:  # fmt: skip
+        columns = _Columns(work, scratch, layout, tables, n)
+        # From the last stripe to the first: lanes beyond the last column are written over the columns of the next row.
+        with loop(stop - start) as i:
+            columns.backward(stop - 1 - i, n_kept)
+
+    forward_stripes = _stage(_write_forward_stripes, "forward_stripes")
+    convolve_blocks = _stage(_write_convolve_blocks, "convolve_blocks")
+    backward_stripes = _stage(_write_backward_stripes, "backward_stripes")
 
     @intrinsic
     def convolve_batch(
         typing_context: Any, rows: Any, first: Any, centre: Any, signs: Any, block: Any, work: Any, layout: Any,
-        tables: Any, factors: Any,
+        tables: Any, factors: Any, n_kept: Any,
     ) -> Any:  # fmt: skip
         """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`."""
         index = types.int64
@@ -125,10 +121,19 @@ else:
             rows, dim = _array(context, builder, signature, arguments, 0)
             centre, signs, *others = (_array(context, builder, signature, arguments, i)[0] for i in (2, 3, 5, 6, 7, 8))
             rows, signs = rows + dim * Integer(builder, arguments[1]), signs + dim * Integer(builder, arguments[4])
-            call(write_convolve_batch, "convolve_batch", rows, dim, centre, signs, *others)
+            call(
+                write_convolve_batch,
+                "convolve_batch",
+                rows,
+                dim,
+                centre,
+                signs,
+                *others,
+                Integer(builder, arguments[9]),
+            )
             return context.get_dummy_value()
 
-        return types.void(rows, index, centre, signs, index, work, layout, tables, factors), generate
+        return types.void(rows, index, centre, signs, index, work, layout, tables, factors, index), generate
 
     def _array(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Pointer, Integer]:
         """Return where an array begins, and the length of its last axis."""
@@ -136,42 +141,33 @@ else:
         return Pointer(builder, array.data), Integer(builder, cgutils.unpack_tuple(builder, array.shape)[-1])
 
 
-def _write_convolve(work: Pointer, layout: Pointer, tables: Pointer, factors: Pointer, n: Integer) -> None:
-    plan = {name: (layout + i).integer() for i, name in enumerate(FIELDS)}
-    columns = _Columns(work, layout, tables, plan, n)
-    blocks = _Blocks(work, layout, tables, plan, n)
-    n_chunks = plan["n_stripes"].chunks(plan["stripes_together"])
-    with loop(n_chunks) as chunk:
-        columns.forward(chunk)
-    with loop(plan["n_blocks"].chunks(plan["pairs_together"] * 2)) as chunk:
-        blocks.convolve(chunk, factors)
-    # From the last stripe to the first: lanes beyond the last column are written over the columns of the next row.
-    with loop(n_chunks) as chunk:
-        columns.backward(n_chunks - 1 - chunk)
+def _read_plan(layout: Pointer) -> dict[str, Integer]:
+    return {name: (layout + i).integer() for i, name in enumerate(FIELDS)}
 
 
 class _Columns:
     """The transforms of columns, in stripes of LANES columns, while a function is being written."""
 
-    def __init__(self, work: Pointer, layout: Pointer, tables: Pointer, plan: dict[str, Integer], n: Integer) -> None:
-        self._work, self._layout, self._tables, self._plan, self._n = work, layout, tables, plan, n
-        self._stripes, self._stride = work + plan["stripes"], (plan["n_rows"] + 1) * POINT
+    def __init__(self, work: Pointer, scratch: Pointer, layout: Pointer, tables: Pointer, n: Integer) -> None:
+        self._plan = plan = _read_plan(layout)
+        self._work, self._layout, self._tables, self._n = work, layout, tables, n
+        self._stripes, self._stride = scratch, (plan["n_rows"] + 1) * POINT
         self._pitch = Integer(work.builder, POINT)
         self._passes = layout + plan["row_passes"], plan["n_row_passes"], tables
 
     def forward(self, chunk: Integer) -> None:
         """Write the way from rows to tiles."""
         count = self._count(chunk)
-        self._each(chunk, lambda *stripe: self._move(write_load, "load", *stripe))
+        self._each(chunk, lambda *stripe: self._move(write_load, "load", self._plan["n_rows"], *stripe))
         call(write_forward, "forward", self._stripes, self._pitch, self._n * count, self._stride, *self._passes)
         self._each(chunk, lambda *stripe: self._turn(write_turn, "turn", "sources", *stripe))
 
-    def backward(self, chunk: Integer) -> None:
-        """Write the way from tiles to rows."""
+    def backward(self, chunk: Integer, n_kept: Integer) -> None:
+        """Write the way from tiles to the first `n_kept` rows of points."""
         count = self._count(chunk)
         self._each(chunk, lambda *stripe: self._turn(write_turn_back, "turn_back", "targets", *stripe))
         call(write_backward, "backward", self._stripes, self._pitch, self._n * count, self._stride, *self._passes)
-        self._each(chunk, lambda *stripe: self._move(write_store, "store", *stripe))
+        self._each(chunk, lambda *stripe: self._move(write_store, "store", n_kept, *stripe))
 
     def _count(self, chunk: Integer) -> Integer:
         size = self._plan["stripes_together"]
@@ -185,9 +181,11 @@ class _Columns:
             stripe = chunk * self._plan["stripes_together"] + number
             write(row, stripe, self._stripes + (row * count + number) * self._stride)
 
-    def _move(self, write: Callable[..., None], name: str, row: Integer, stripe: Integer, points: Pointer) -> None:
+    def _move(
+        self, write: Callable[..., None], name: str, count: Integer, row: Integer, stripe: Integer, points: Pointer
+    ) -> None:
         values = self._work + row * self._plan["row_floats"] + stripe * POINT
-        call(write, name, values, self._plan["n_columns"] * 2, points, self._plan["n_rows"])
+        call(write, name, values, self._plan["n_columns"] * 2, points, count)
 
     def _turn(
         self, write: Callable[..., None], name: str, places: str, row: Integer, stripe: Integer, points: Pointer
@@ -202,8 +200,9 @@ class _Columns:
 class _Blocks:
     """The transforms of rows of points, in blocks of LANES rows, while a function is being written."""
 
-    def __init__(self, work: Pointer, layout: Pointer, tables: Pointer, plan: dict[str, Integer], n: Integer) -> None:
-        self._plan, self._n = plan, n
+    def __init__(self, work: Pointer, layout: Pointer, tables: Pointer, n: Integer) -> None:
+        self._plan = plan = _read_plan(layout)
+        self._n = n
         self._blocks, self._stride = work + plan["blocks"], plan["n_stripes"] * TILE
         self._pitch = Integer(work.builder, POINT)
         self._passes = layout + plan["column_passes"], plan["n_column_passes"], tables

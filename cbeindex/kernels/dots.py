@@ -21,6 +21,7 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .._core.typing import Floats, Rows
+from .halves import from_half
 from .jit import njit
 from .prefetch import prefetch
 from .vectorcode import F32, I8, I16, I32, I64, VectorCode, cgutils
@@ -250,26 +251,11 @@ else:
 
         def _combine(self, query: Any, row: Any) -> Any:
             builder = self._code.builder
-            row = _from_half(self._code, row) if self._is_half else row
+            row = from_half(self._code, row) if self._is_half else row
             if not self._is_square:
                 return builder.fmul(query, row)
             apart = builder.fsub(query, row)
             return builder.fmul(apart, apart)
-
-    def _from_half(code: VectorCode, halves: Any) -> Any:
-        """Convert 16 float16, given as int16, which is exact."""
-        builder = code.builder
-        if code.has_half:
-            return builder.fpext(builder.bitcast(halves, ir.VectorType(ir.HalfType(), 16)), _FLOATS)
-        wide = builder.zext(halves, _SUMS)
-        size = builder.shl(builder.and_(wide, code.filled(_SUMS, 0x7FFF)), code.filled(_SUMS, 13))
-        sign = builder.shl(builder.and_(wide, code.filled(_SUMS, 0x8000)), code.filled(_SUMS, 16))
-        # Exponents begin 112 lower; a product puts subnormal numbers in order too. Infinity and nan have exponent 31.
-        scaled = builder.fmul(builder.bitcast(size, _FLOATS), code.filled(_FLOATS, 2.0**112))
-        is_special = builder.icmp_unsigned(">=", size, code.filled(_SUMS, 0x7C00 << 13))
-        special = builder.or_(size, code.filled(_SUMS, 0x7F800000))
-        size = builder.select(is_special, special, builder.bitcast(scaled, _SUMS))
-        return builder.bitcast(builder.or_(size, sign), _FLOATS)
 
     def _define_real(is_square: bool, summary: str) -> Any:
         """Make an intrinsic for float32 rows, and float16 rows as uint16."""

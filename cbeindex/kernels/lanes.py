@@ -6,7 +6,6 @@ and load each row once for several queries. Plain loops, as LLVM vectorises them
 of the registers of processors with AVX-512. Without compilation, numpy computes the same.
 """
 
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -18,36 +17,12 @@ from numba.core import types
 from numba.extending import intrinsic
 
 cgutils: Any = untyped
-add_differing: Any
-add_weights: Any
 add_weighted: Any
-within: Any
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
     def _count(words: Any) -> Any:
         return np.bitwise_count(words).sum(axis=0, dtype=np.int32)
-
-    def add_differing(
-        queries: Any, numbers: Any, places: Any, word: int, columns: Any, n_words: int, row: int, out: Any
-    ) -> None:
-        """Add the Hamming distances between rows [row, row + 16) and some queries to `out`.
-
-        `columns`, (n_words or more, any), holds the words of the rows that correspond to the words of `queries` from
-        `word` on. The tuple `numbers` selects queries. Query `numbers[i]` is added to `out[places[i], row : row + 16]`.
-        """
-        for number, place in zip(numbers, places, strict=True):
-            xor = columns[:n_words, row : row + 16] ^ queries[number, word : word + n_words, np.newaxis]
-            out[place, row : row + 16] += _count(xor)
-
-    def add_weights(query: Any, planes: Any, word: int, columns: Any, n_words: int, row: int, out: Any) -> None:
-        """Add the weights of the positions at which rows [row, row + 16) differ from a query to `out[row : row + 16]`.
-
-        The four bit planes of the weights are `planes`, (4, n_words).
-        """
-        xor = columns[:n_words, row : row + 16] ^ query[word : word + n_words, np.newaxis]
-        for i in range(4):
-            out[row : row + 16] += _count(xor & planes[i, word : word + n_words, np.newaxis]) << i
 
     def add_weighted(queries: Any, numbers: Any, places: Any, columns: Any, row: int, out: Any) -> None:
         """Add the weights of the positions at which weighted rows [row, row + 16) differ from some queries to `out`.
@@ -58,13 +33,6 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         for number, place in zip(numbers, places, strict=True):
             xor = signs ^ queries[number, : len(signs), np.newaxis]
             out[place, row : row + 16] += _count(xor & ones) + 2 * _count(xor & twos)
-
-    def within(distances: Any, row: int, limit: Any) -> Any:
-        """Return a mask of the rows [row, row + 16) whose distance is at most `limit`: bit i is row + i.
-
-        Distances are int32 or float32.
-        """
-        return np.packbits(distances[row : row + 16] <= limit, bitorder="little").view("<u2")[0].astype(np.uint64)
 
 else:
     _LANES = 8  # words in a register
@@ -133,56 +101,6 @@ else:
         return [operation(one, other) for one, other in zip(words, others, strict=True)]
 
     @intrinsic
-    def add_differing(
-        typing_context: Any, queries: Any, numbers: Any, places: Any, word: Any, columns: Any, n_words: Any, row: Any,
-        out: Any,
-    ) -> Any:  # fmt: skip
-        """Add the Hamming distances between rows [row, row + 16) and some queries to `out`."""
-        index = types.int64
-        signature = types.void(queries, numbers, places, index, columns, index, index, out)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            queries, columns, out = (_Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 4, 7))
-            numbers, places = (cgutils.unpack_tuple(builder, arguments[i]) for i in (1, 2))
-            word, n_words, row = arguments[3], arguments[5], arguments[6]
-            sums = [_Sums(builder) for _ in numbers]
-            with cgutils.for_range(builder, n_words) as loop:
-                rows = columns.vectors(loop.index, row)
-                for number, total in zip(numbers, sums, strict=True):
-                    query = queries.word(number, builder.add(word, loop.index))
-                    total.add(_map(builder.xor, rows, [query] * _VECTORS))
-            for place, total in zip(places, sums, strict=True):
-                total.put(out, place, row)
-            return context.get_dummy_value()
-
-        return signature, generate
-
-    @intrinsic
-    def add_weights(
-        typing_context: Any, query: Any, planes: Any, word: Any, columns: Any, n_words: Any, row: Any, out: Any
-    ) -> Any:
-        """Add the weights of the positions at which rows [row, row + 16) differ from a query to `out`."""
-        index = types.int64
-        signature = types.void(query, planes, index, columns, index, index, out)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            query, planes, columns, out = (
-                _Matrix(context, builder, signature.args[i], arguments[i]) for i in (0, 1, 3, 6)
-            )
-            word, n_words, row = arguments[2], arguments[4], arguments[5]
-            sums = [_Sums(builder) for _ in range(4)]
-            with cgutils.for_range(builder, n_words) as loop:
-                at = builder.add(word, loop.index)
-                xor = _map(builder.xor, columns.vectors(loop.index, row), [query.word(at)] * _VECTORS)
-                for i, total in enumerate(sums):
-                    total.add(_map(builder.and_, xor, [planes.word(_WORD(i), at)] * _VECTORS))
-            for i, total in enumerate(sums):
-                total.put(out, row, times=2**i)
-            return context.get_dummy_value()
-
-        return signature, generate
-
-    @intrinsic
     def add_weighted(
         typing_context: Any, queries: Any, numbers: Any, places: Any, columns: Any, row: Any, out: Any
     ) -> Any:
@@ -210,21 +128,3 @@ else:
             return context.get_dummy_value()
 
         return signature, generate
-
-    @intrinsic
-    def within(typing_context: Any, distances: Any, row: Any, limit: Any) -> Any:
-        """Return a mask of the rows [row, row + 16) whose distance is at most `limit`: bit i is row + i."""
-        is_float = distances.dtype == types.float32
-        kind = ir.VectorType(ir.FloatType() if is_float else _HALF, 16)
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            matrix = _Matrix(context, builder, signature.args[0], arguments[0])
-            near = builder.load(matrix.at(kind, arguments[1]), align=4)
-            undefined = ir.Constant(kind, ir.Undefined)
-            first = builder.insert_element(undefined, arguments[2], _HALF(0))
-            limits = builder.shuffle_vector(first, undefined, ir.Constant(ir.VectorType(_HALF, 16), [0] * 16))
-            compare = builder.fcmp_ordered if is_float else builder.icmp_signed
-            bits = builder.bitcast(compare("<=", near, limits), ir.IntType(16))
-            return builder.zext(builder.bitreverse(bits) if sys.byteorder == "big" else bits, _WORD)
-
-        return types.uint64(distances, types.int64, distances.dtype), generate

@@ -26,3 +26,9 @@ where they are in the layout; where their turns are in the tables, and their fac
 
 PAIR_FIELDS = ("here", "source", "there")
 """Places of two rows of points that mirror each other: of the first, of what the second is made from, of the second."""
+
+LOAD, STRIPES, BLOCKS, STRIPES_BACK, WRITE = range(5)
+"""Stages of the transform of a long row, each of which several threads can work on."""
+
+PIECE = 2**14
+"""Floats of a part of the first and the last of these stages."""

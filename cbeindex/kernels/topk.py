@@ -1,8 +1,12 @@
-"""Candidate keys, and the selection of the k smallest.
+"""Keys of rows, and the selection of the smallest keys of many.
 
-A candidate is one uint64 key, distance << 32 | row, so that keys order by (distance, row). If rows are not stored in
-the order of their ids, `ranks` holds the position of each row in that order and keys contain ranks instead of rows.
-Otherwise `ranks` is empty. `hidden` marks rows that must not be returned, and is empty if there are none.
+A key is distance << 32 | row, so that keys order by (distance, row). If rows are not stored in the order of their ids,
+`ranks` holds the position of each row in that order and keys contain ranks instead of rows. Otherwise `ranks` is empty.
+`hidden` marks rows that must not be returned, and is empty if there are none.
+
+Keys of a query are collected in a buffer: first the nearest `k` so far, which are settled, then those of rows that have
+come since, as they were found. When the buffer is full, `settle` leaves the `k` smallest, and lowers the limit on the
+distance of rows to come. So a row that is found costs little, and few rows are found.
 """
 
 from typing import Any
@@ -11,52 +15,13 @@ import numpy as np
 
 from .._core.typing import Distances, Keys, Mask, Ranks, Rows
 from .jit import njit
-from .lanes import within
-from .popcount import popcount64
+
+NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
 
-@njit(cache=True, nogil=True)
-def rows_within(distances: Distances, limit: int, at: int, n: int, first_row: int, rows: Rows, near: Rows) -> int:
-    """Write the rows at distances up to `limit` to `rows` and their distances to `near`; return their number.
-
-    `distances[at : at + n]` belongs to the rows from `first_row` on. The array must extend to the multiples of 16
-    around this range, but the entries outside of the range are ignored.
-    """
-    n_near = 0
-    for begin in range(at // 16 * 16, at + n, 16):
-        found = within(distances, begin, limit)
-        if begin < at:
-            found = found >> np.uint64(at - begin) << np.uint64(at - begin)
-        if begin + 16 > at + n:
-            found &= (np.uint64(1) << np.uint64(at + n - begin)) - np.uint64(1)
-        while found != 0:  # rare, except for the first rows of a query
-            lowest = found & (~found + np.uint64(1))
-            place = begin + np.int64(popcount64(lowest - np.uint64(1)))
-            rows[n_near], near[n_near] = first_row + place - at, distances[place]
-            n_near += 1
-            found ^= lowest
-    return n_near
-
-
-@njit(cache=True, nogil=True)
-def drop_hidden(rows: Rows, near: Rows, n: int, hidden: Mask) -> int:
-    """Move those of the first `n` rows that are not hidden, and their distances, to the front; return their number."""
-    n_left = 0
-    for i in range(n):
-        rows[n_left], near[n_left] = rows[i], near[i]
-        n_left += not hidden[rows[i]]
-    return n_left
-
-
-@njit(cache=True, nogil=True)
-def append_keys(rows: Rows, distances: Rows, n: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int) -> int:
-    """Append the keys of the rows that are not hidden; return the new number of keys."""
-    for i in range(n):
-        if hidden.size == 0 or not hidden[rows[i]]:
-            rank = np.uint64(ranks[rows[i]] if ranks.size > 0 else rows[i])
-            keys[count] = (np.uint64(distances[i]) << np.uint64(32)) | rank
-            count += 1
-    return count
+def room_for(k: int) -> int:
+    """Return the size of a buffer for the `k` smallest keys."""
+    return k + max(k, 16) + 16
 
 
 @njit(cache=True, nogil=True)
@@ -91,95 +56,122 @@ def put_ascending(found: Keys, count: int, keys: Keys) -> None:
         keep_smallest(found, count, keys.size)
         count = keys.size
     keys[:count] = np.sort(found[:count])
-    keys[count:] = np.uint64(0xFFFFFFFFFFFFFFFF)
+    keys[count:] = NO_KEY
 
 
 @njit(cache=True, nogil=True)
-def tally_shift(n_bits: int) -> int:
-    """Return the number of low bits that a tally of distances drops, so that the tally has at most 512 bins."""
-    shift = 0
-    while n_bits >> shift >= 512:
+def tally_distances(keys: Keys, n: int, tally: Distances) -> tuple[int, int]:
+    """Count the first `n` keys by distance; return the least distance, and the bits that places of the tally lack.
+
+    A key is counted at place (distance - least) >> shift.
+    """
+    least, most = np.int64(0xFFFFFFFF), np.int64(0)
+    for i in range(n):
+        distance = np.int64(keys[i] >> np.uint64(32))
+        least, most = min(least, distance), max(most, distance)
+    shift = np.int64(0)
+    while (most - least) >> shift >= tally.size:
         shift += 1
-    return shift
-
-
-@njit(cache=True, nogil=True)
-def keep_within(keys: Keys, n: int, bound: int) -> int:
-    """Move those of the first `n` keys whose distance is at most `bound` to the front; return their number."""
-    n_left = 0
+    for place in range(tally.size):
+        tally[place] = 0
     for i in range(n):
-        keys[n_left] = keys[i]
-        n_left += int(np.int64(keys[i] >> np.uint64(32)) <= bound)
-    return n_left
+        tally[(np.int64(keys[i] >> np.uint64(32)) - least) >> shift] += 1
+    return int(least), int(shift)
 
 
 @njit(cache=True, nogil=True)
-def append_nearer(
-    rows: Rows, near: Rows, n: int, ranks: Ranks, k: int, shift: int, tally: Distances, state: Rows, keys: Keys
-) -> None:
-    """Lower the bound to the k-th distance of all rows so far, and append those of `n` more rows that are within it.
+def reduce_buffer(keys: Keys, n: int, k: int, tally: Distances, spare: Keys) -> Any:
+    """Move the `k` smallest of the first `n` > `k` keys to the front, in no order, and return the largest of them.
 
-    `tally` counts the keys in bins of 2**shift distances. `state` holds the number of keys, the bin of the bound, and
-    the number of keys up to that bin. `keys` has a capacity of at least k + n + 1.
+    Counting distances leaves only the keys at the k-th distance to select from. `spare` has the size of `keys`.
     """
-    count, last, n_within = state[0], state[1], state[2]
-    for i in range(n):
-        distance_bin = near[i] >> shift
-        tally[distance_bin] += 1
-        n_within += distance_bin <= last
-    while n_within - tally[last] >= k:
-        n_within -= tally[last]
-        last -= 1
-    if count + n >= keys.size:
-        count = keep_within(keys, count, ((last + 1) << shift) - 1)
-        if count + n >= keys.size:  # many keys tie at the k-th distance
-            keep_smallest(keys, count, k)
-            count = k
-    for i in range(n):
-        rank = np.int64(ranks[rows[i]]) if ranks.size > 0 else rows[i]
-        # Ranks come from files unchecked: the mask keeps a wrong rank from changing the distance that the tally counts.
-        keys[count] = (np.uint64(near[i]) << np.uint64(32)) | np.uint64(rank & 0xFFFFFFFF)
-        count += (near[i] >> shift) <= last
-    state[0], state[1], state[2] = count, last, n_within
+    least, shift = tally_distances(keys, n, tally)
+    last, n_within = 0, np.int64(tally[0])
+    while n_within < k:
+        last += 1
+        n_within += tally[last]
+    n_kept, n_spare = np.int64(0), np.int64(0)
+    for i in range(n):  # without branches: keys are in no order
+        key = keys[i]
+        place = (np.int64(key >> np.uint64(32)) - least) >> shift
+        keys[n_kept], spare[n_spare] = key, key
+        n_kept += place < last
+        n_spare += place == last
+    largest = keep_smallest(spare, n_spare, k - n_kept)
+    for i in range(n_kept, k):
+        keys[i] = spare[i - n_kept]
+    return largest
 
 
 @njit(cache=True, nogil=True)
-def put_in_order(found: Keys, n: int, shift: int, tally: Distances, last: int, keys: Keys) -> None:
-    """Write the smallest of the first `n` keys to `keys` in ascending order, padded with the largest uint64.
+def sort_keys(keys: Keys, begin: int, end: int) -> None:
+    """Sort keys [begin, end) in place; Shell's way is quick for few keys, and for keys that are nearly in order."""
+    gap = 1
+    while gap < (end - begin) // 9:
+        gap = 3 * gap + 1
+    while gap > 0:
+        for i in range(begin + gap, end):
+            key, place = keys[i], i
+            while place >= begin + gap and keys[place - gap] > key:
+                keys[place] = keys[place - gap]
+                place -= gap
+            keys[place] = key
+        gap //= 3
 
-    All keys lie in bins up to `last` of the tally (see `append_nearer`). The tally gives the position at which the
-    keys of each bin begin, and is overwritten.
+
+@njit(cache=True, nogil=True)
+def settle(
+    found: Keys, counts: Rows, start: int, stop: int, hidden: Mask, ranks: Ranks, k: int, limit: int, in_order: bool,
+    tally: Distances, spare: Keys,
+) -> int:  # fmt: skip
+    """Reduce the keys of a query to the `k` smallest (`k` = 0: to those that are valid), and return the new limit.
+
+    The first `counts[1]` of the `counts[0]` keys are settled. The others have rows; those outside of [start, stop) or
+    hidden are dropped, and rows become ranks if there are any. Once there are `k` keys, the limit is the k-th distance,
+    or less by one if rows come `in_order`: a row to come is then too late at the same distance.
     """
-    ordered = np.empty(n, dtype=np.uint64)
-    begin = 0
-    for distance_bin in range(last + 1):
-        size, tally[distance_bin] = tally[distance_bin], begin
-        begin += size
-    for i in range(n):
-        distance_bin = int(np.int64(found[i] >> np.uint64(32))) >> shift
-        ordered[tally[distance_bin]] = found[i]
-        tally[distance_bin] += 1
-    begin = 0
-    for distance_bin in range(last + 1):  # sort within each bin
-        end = tally[distance_bin]
-        if end - begin > 32:
-            ordered[begin:end] = np.sort(ordered[begin:end])
-        else:
-            for i in range(begin + 1, end):
-                key, to = ordered[i], i
-                while to > begin and ordered[to - 1] > key:
-                    ordered[to] = ordered[to - 1]
-                    to -= 1
-                ordered[to] = key
-        begin = end
-    n = min(n, keys.size)
-    keys[:n] = ordered[:n]
-    keys[n:] = np.uint64(0xFFFFFFFFFFFFFFFF)
+    n, count = counts[0], counts[1]
+    for i in range(counts[1], n):
+        key = found[i]
+        row = np.int64(key & np.uint64(0xFFFFFFFF))
+        if row < start or row >= stop or (hidden.size > 0 and hidden[row]):
+            continue
+        if ranks.size > 0:  # a file may say anything of ranks: below a distance they have 32 bits
+            key = key ^ np.uint64(row) | np.uint64(np.int64(ranks[row]) & 0xFFFFFFFF)
+        found[count] = key
+        count += 1
+    if count > k > 0:
+        largest = reduce_buffer(found, count, k, tally, spare)
+        count = k
+        limit = int(np.int64(largest >> np.uint64(32))) - int(in_order)
+    counts[0], counts[1] = count, count
+    return limit
 
 
 @njit(cache=True, nogil=True)
-def finish(found: Keys, shift: int, tally: Distances, state: Rows, keys: Keys) -> None:
-    """Write the smallest keys of `found` to `keys` in ascending order, padded with the largest uint64."""
-    last = state[1]
-    n = keep_within(found, state[0], ((last + 1) << shift) - 1)
-    put_in_order(found, n, shift, tally, last, keys)
+def put_in_order(found: Keys, counts: Rows, keys: Keys) -> None:
+    """Put the settled keys of each query in ascending order into `keys`, and the largest uint64 behind them.
+
+    Keys are ordered by distance by counting, and then those of a distance, or of few.
+    """
+    tally = np.empty(512, dtype=np.int32)
+    for query in range(keys.shape[0]):
+        n, of_query = counts[query, 1], found[query]
+        least, shift = tally_distances(of_query, n, tally)
+        begin, place = 0, 0
+        while begin < n:
+            size, tally[place] = tally[place], begin
+            begin += size
+            place += 1
+        for i in range(n):
+            place = (np.int64(of_query[i] >> np.uint64(32)) - least) >> shift
+            keys[query, tally[place]] = of_query[i]
+            tally[place] += 1
+        begin, place = 0, 0
+        while begin < n:
+            if tally[place] > begin + 1:
+                sort_keys(keys[query], begin, tally[place])
+            begin = tally[place]
+            place += 1
+        for i in range(n, keys.shape[1]):
+            keys[query, i] = NO_KEY

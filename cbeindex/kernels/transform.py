@@ -202,12 +202,14 @@ def transform_rows(
         for block in range(signs.shape[0]):
             for i in range(n if begin < n_floats else 0):
                 flip(rows, first + i, centre, signs, block, begin, work[i * row_floats : i * row_floats + n_floats])
-            if is_batch:
-                convolve_batch(rows, first, centre, signs, block, work, layout, tables, coefficients[block])
-            else:
-                convolve(work, layout, tables, coefficients[block], n)
             offset = block * length
             n_values = min(length, n_bits - offset)
+            # A prefix needs the first rows of points only. At an eighth of the length that is a tenth of the time.
+            n_kept = -(-n_values // (2 * layout[_N_COLUMNS]))
+            if is_batch:
+                convolve_batch(rows, first, centre, signs, block, work, layout, tables, coefficients[block], n_kept)
+            else:
+                convolve(work, layout, tables, coefficients[block], n, n_kept)
             for i in range(n):
                 base = i * row_floats
                 if len(projections):

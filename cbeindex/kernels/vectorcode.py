@@ -46,6 +46,15 @@ class VectorCode:
         made = self._context.make_array(kind)(self._context, self.builder, array)
         return list(cgutils.unpack_tuple(self.builder, made.strides))
 
+    def shape(self, kind: Any, array: Any) -> list[Any]:
+        """Return the shape of an array."""
+        made = self._context.make_array(kind)(self._context, self.builder, array)
+        return list(cgutils.unpack_tuple(self.builder, made.shape))
+
+    def row(self, kind: Any, array: Any, index: Any) -> Any:
+        """Return where a row of an array begins."""
+        return self.builder.add(self.address(kind, array), self.builder.mul(index, self.strides(kind, array)[0]))
+
     def at(self, address: Any, index: Any, size: int = 1) -> Any:
         """Return address + index * size."""
         index = I64(index) if isinstance(index, int) else index
@@ -69,6 +78,24 @@ class VectorCode:
         with cgutils.for_range(builder, n_elements) as loop:
             self.store(self.load(element, self.at(address, loop.index, size)), self.at(start, loop.index, size))
         return builder.load(slot)
+
+    def load_some(self, kind: Any, address: Any, n_elements: Any) -> Any:
+        """Read a vector of which `n_elements` or more exist: zeros in place of those that do not."""
+        builder, read = self.builder, cgutils.alloca_once(self.builder, kind)
+        with builder.if_else(builder.icmp_signed("<", n_elements, I64(kind.count))) as (is_short, is_full):
+            with is_short:
+                builder.store(self.padded(address, n_elements, kind), read)
+            with is_full:
+                builder.store(self.load(kind, address), read)
+        return builder.load(read)
+
+    def prefetch(self, address: Any) -> None:
+        """Ask for the memory at an address, which may be out of bounds."""
+        kinds = [I8.as_pointer(), I32, I32, I32]
+        function = self.builder.module.declare_intrinsic(
+            "llvm.prefetch", kinds[:1], ir.FunctionType(ir.VoidType(), kinds)
+        )
+        self.builder.call(function, [self.builder.inttoptr(address, kinds[0]), I32(0), I32(3), I32(1)])
 
     # Vectors.
 

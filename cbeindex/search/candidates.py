@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from ..data.codes import is_long
 from ..data.keys import HammingKeys
 from . import cascade, scan
 from .buckets.base import BucketResult, Buckets, Visits
@@ -19,7 +20,7 @@ def nearest(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any])
     part = view.part
     if plan.mode == "buckets" and part.buckets is not None:
         keys = _in_buckets(part.buckets, view, queries, plan, stats)
-    elif plan.mode == "cascade" and part.codes.n_head and part.codes.tail.shape[1]:
+    elif plan.mode == "cascade" and is_long(queries.n_bits) and not part.codes.is_by_row:
         keys, n_survivors = cascade.nearest(view, queries, plan.miss)
         count(stats, survivors=int(n_survivors.sum()))
     else:

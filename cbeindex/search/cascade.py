@@ -1,11 +1,12 @@
-"""Cascade: compare the heads of all rows with a query, and whole codes only where the head leaves a chance.
+"""Cascade: compare the first words of all rows with a query, and whole codes only where these leave a chance.
 
-A row is dropped at a check if its distance so far is improbable for a row within the current k-th distance, assuming
-that differing bits are spread evenly over the code.
+A block of rows is left at a check if the distances of its rows so far are improbable for a row within the current k-th
+distance, assuming that differing bits are spread evenly over the code.
 """
 
 from __future__ import annotations
 
+import functools
 import sys
 from statistics import NormalDist
 from typing import NamedTuple
@@ -13,14 +14,14 @@ from typing import NamedTuple
 import numpy as np
 
 from .. import kernels
-from .._core.threads import for_each_chunk
+from .._core.threads import for_each_chunk, leave_if_interrupted
 from .._core.tuning import tuning
-from .._core.typing import Codes, HeadDistances, Keys, Rows
-from ..data.codes import BLOCK_ROWS, CodeRows
+from .._core.typing import Distances, Keys, LeastDistances, Rows
+from ..data.codes import BLOCK_ROWS, PREFIX_WORDS, is_long, n_words
 from ..data.keys import NO_KEY, HammingKeys
 from . import scan
 from .queries import CodeQueries
-from .topk import smallest_keys
+from .topk import merge_keys, smallest_keys
 from .view import View
 
 # Number of survivors that marks a query which is scanned, until all queries are done.
@@ -28,48 +29,51 @@ _SCANNED = -1
 
 
 class Checks(NamedTuple):
-    """Where the cascade checks a row.
+    """Where the cascade checks rows.
 
     Attributes
     ----------
-    stage_ends : uint64 array of shape (n_stages,)
-        Ends of the stages, in words of the tail.
-    prefix_bits : int64 array of shape (n_stages + 1,)
-        Bits compared by each check; the first check is after the head.
+    ends : int64 array of shape (n_stages,)
+        Words compared after each stage, in the end all of them.
     z : float
-        Standard deviations that a row may exceed the expected distance by.
+        Standard deviations that a row may exceed the expected distance by after all stages but the last.
     """
 
-    stage_ends: Keys
-    prefix_bits: Rows
+    ends: Rows
     z: float
 
     @classmethod
-    def of(cls, codes: CodeRows, n_bits: int, miss: float) -> Checks:
-        """Place a check after the head, and one each time the number of compared words has doubled."""
-        n_head, n_tail = codes.n_head, codes.tail.shape[1]
-        ends = [n_head * (2**i - 1) for i in range(1, 32) if n_head * (2**i - 1) < n_tail]
-        stage_ends: Keys = np.array([*ends, n_tail], dtype=np.uint64)
-        words = n_head + np.concatenate([[0], stage_ends.astype(np.int64)])
-        prefix_bits: Rows = np.minimum(64 * words, n_bits)
+    @functools.lru_cache(maxsize=64)
+    def of(cls, n_bits: int, miss: float) -> Checks:
+        """Place a check after the prefix, and one each time the number of compared words has doubled."""
+        whole = n_words(n_bits)
+        ends = [PREFIX_WORDS * 2**i for i in range(32) if PREFIX_WORDS * 2**i < whole] if is_long(n_bits) else []
         # The checks share the probability. The last check, of the whole distance, misses nothing.
-        share = max(miss / len(stage_ends), sys.float_info.min)
-        return cls(stage_ends, prefix_bits, -NormalDist().inv_cdf(share))
+        share = max(miss / max(1, len(ends)), sys.float_info.min)
+        return cls(np.array([*ends, whole], dtype=np.int64), -NormalDist().inv_cdf(share))
+
+
+class _Prefixes(NamedTuple):
+    """Distances of all rows from a group of queries over their first words, as `kernels.cascade` stores them."""
+
+    distances: Distances
+    least: LeastDistances
 
 
 def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys, Rows]:
     """Find the nearest rows of each query, comparing the whole code of few rows.
 
-    A row at the k-th distance is missed with a probability of about `miss`, nearer rows with less. A query whose head
-    rules out too few rows is scanned. If most of the first queries are, all remaining ones are scanned too. So the
-    missed rows may depend on the other queries of the batch, but not on the number of threads.
+    A row at the k-th distance is missed with a probability of about `miss`, nearer rows with less. A query whose prefix
+    rules out too few rows is scanned. A sample of the rows tells most of the time, at the cost of some hundredths of a
+    scan. If most of the first queries are scanned, all remaining ones are too. So the missed rows may depend on the
+    other queries of the batch, but not on the number of threads.
 
     Returns
     -------
     HammingKeys of shape (n_queries, min(k, n_rows))
         Ascending.
     int64 array of shape (n_queries,)
-        Number of rows compared beyond the head.
+        Number of rows compared beyond the prefix, in whole blocks.
     """
     n_queries, n_rows, n_threads = len(queries), view.part.n_rows, queries.n_threads
     run = _Cascade(view, queries, miss)
@@ -103,70 +107,105 @@ class _Cascade:
     """The cascade over one view."""
 
     def __init__(self, view: View, queries: CodeQueries, miss: float) -> None:
-        self._view, self._codes, self._n_rows = view, view.part.codes, view.part.n_rows
+        self._view, self._hidden, self._ranks, self._n_rows = view, view.hidden, view.part.ranks, view.part.n_rows
+        self._blocks, self._n_visible = view.part.codes.blocks, view.n_visible
         self._n_bits, self._k = queries.n_bits, min(queries.k, view.part.n_rows)
-        self._checks = Checks.of(self._codes, queries.n_bits, miss)
+        self._checks = Checks.of(queries.n_bits, miss)
         few = len(queries) < tuning().cascade_few_queries
-        row_words = tuning().cascade_row_words_of_few if few else tuning().cascade_row_words
-        self._most_survivors = self._n_rows * self._codes.tail.shape[1] // row_words
+        share = tuning().cascade_block_share_of_few if few else tuning().cascade_block_share
+        self._most_blocks = int(share * len(self._blocks))
 
     def search(self, queries: CodeQueries, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
         """Search for some queries, with the rows split over threads."""
-        heads = np.empty((len(queries), self._n_rows), dtype=np.uint16)
-        least = np.empty((len(queries), len(self._codes.head) * (BLOCK_ROWS // 16)), dtype=np.uint16)
-
-        def measure_heads(start: int, stop: int) -> None:
-            kernels.cascade.head_scan(queries.codes, self._codes.head, self._view.hidden, start, stop, heads, least)
-
-        for_each_chunk(measure_heads, self._n_rows, scan.rows_per_task(self._n_rows, n_threads), n_threads)
+        n_queries, n_blocks = len(queries), len(self._blocks)
+        known = _Prefixes(
+            np.empty((n_blocks * n_queries, BLOCK_ROWS), dtype=np.int32),
+            np.empty((n_queries, n_blocks), dtype=np.uint16),
+        )
         n_survivors[:] = _SCANNED
-        for i in range(len(queries)):
-            found = self._search_one(queries.codes[i], heads[i], least[i], n_threads)
-            if found is not None:
-                nearest_keys, n_survivors[i] = found
-                keys[i, : len(nearest_keys)] = nearest_keys
-        left = n_survivors == _SCANNED
-        if left.any():
-            keys[left] = scan.nearest(self._view, queries.some(left)).packed
+        promising = self._promising(queries, known)
+        if 2 * len(promising) > n_queries:  # otherwise a scan from the first word on costs less
+
+            def compare_prefixes(begin: int, end: int) -> None:
+                kernels.cascade.prefix_scan(
+                    queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, 1, *known
+                )
+
+            for_each_chunk(compare_prefixes, n_blocks, self._blocks_per_task(n_threads), n_threads)
+            limits = np.full((1, n_queries), self._n_bits)
+            for i in promising:
+                n_survivors[i] = self._search_one(queries, int(i), known, keys[i], limits, n_threads)
+            left = np.flatnonzero(n_survivors == _SCANNED)
+            if left.size:
+                keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
+        else:
+            keys[:] = scan.nearest(self._view, queries).packed
+
+    def _promising(self, queries: CodeQueries, known: _Prefixes) -> Rows:
+        """Return the queries for which a sample of blocks says that few of them survive."""
+        n_blocks, n_left = len(self._blocks), np.empty(len(queries), dtype=np.int64)
+        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
+        kernels.cascade.prefix_scan(
+            queries.codes, self._blocks, self._hidden, self._checks.ends[0], 0, n_blocks, step, *known
+        )
+        kernels.cascade.count_survivors(
+            queries.codes, self._blocks, *known, step, self._n_rows, self._k, self._n_bits, *self._checks, n_left
+        )
+        return np.flatnonzero(n_left * step <= self._most_blocks)
 
     def _search_one(
-        self, query: Codes, heads: HeadDistances, least: HeadDistances, n_threads: int
-    ) -> tuple[Keys, int] | None:
-        """Search for one query with known head distances: ascending keys, and the number of survivors.
+        self, queries: CodeQueries, i: int, known: _Prefixes, keys: Keys, limits: Rows, n_threads: int
+    ) -> int:
+        """Write the keys of the nearest rows of query `i` to `keys`, and return the number of survivors.
 
-        Returns None if too many rows survive.
+        Returns _SCANNED if too many blocks survive; `limits[0, i]` is then a limit on the k-th distance.
         """
-        tail, query_tail = self._codes.tail, query[self._codes.n_head :]
-        stage_ends, prefix_bits, z = self._checks
-        capacity = self._k + min(self._k, 256) + BLOCK_ROWS
-        limits = np.empty(len(prefix_bits), dtype=np.int64)
-        first_keys = np.empty(capacity, dtype=np.uint64)
-        count, reach, n_first = kernels.cascade.first_bound(
-            query_tail, tail, heads, least, self._view.part.ranks, self._n_rows, self._n_bits, stage_ends, prefix_bits,
-            z, 2 * self._k + 32, first_keys, self._k, limits,
+        code, (ends, z), n_blocks = queries.codes[i : i + 1], self._checks, len(self._blocks)
+        stage_limits = np.empty((len(ends), 1), dtype=np.int64)
+        first = scan.ScanState.empty(1, self._k, 0)
+        reach, n_read = kernels.cascade.first_bound(
+            code, self._blocks, *known, i, self._n_rows, self._ranks, self._k, self._n_bits, ends, z, stage_limits,
+            first.found[0], first.counts[0],
         )  # fmt: skip
-        if limits[0] > reach and self._leaves_too_many(heads, least, np.uint16(limits[0])):
-            return None
-        parts, counts = [first_keys[:count]], [n_first]
+        limit, limits[0, i] = int(stage_limits[0, 0]), stage_limits[-1, 0]
+        if limit > reach and np.count_nonzero(known.least[i] <= min(limit, 65535)) > self._most_blocks:
+            return _SCANNED
+        parts, n_all = [first.found[0, : first.counts[0, 0]]], [n_read]
 
-        def measure(start: int, stop: int) -> None:
-            more = np.empty(capacity, dtype=np.uint64)
-            n_more, n_measured = kernels.cascade.measure_survivors(
-                query_tail, tail, heads, least, self._view.part.ranks, start, stop, reach, limits[0], stage_ends,
-                limits[1:], more, self._k,
+        def measure(begin: int, end: int) -> None:
+            more = scan.ScanState.empty(1, self._k, 0)
+            n_more = kernels.cascade.measure_blocks(
+                code, self._blocks, *known, i, begin, end, reach, limit, self._n_rows, self._ranks, self._k, ends,
+                stage_limits.copy(), more.found[0], more.counts[0],
             )  # fmt: skip
-            parts.append(more[:n_more])
-            counts.append(n_measured)
+            parts.append(more.found[0, : more.counts[0, 0]])
+            n_all.append(n_more)
 
-        if limits[0] > reach:
-            for_each_chunk(measure, self._n_rows, scan.rows_per_task(self._n_rows, n_threads), n_threads)
-        return smallest_keys(parts, self._k), sum(counts)
+        if limit > reach:
+            for_each_chunk(measure, n_blocks, self._blocks_per_task(n_threads), n_threads)
+        found = smallest_keys(parts, self._k)
+        keys[: len(found)] = found
+        return min(self._n_visible, BLOCK_ROWS * int(sum(n_all)))
 
-    def _leaves_too_many(self, heads: HeadDistances, least: HeadDistances, limit: np.uint16) -> bool:
-        """Return whether too many head distances are within `limit` for the cascade to pay.
+    def _scan_rest(self, queries: CodeQueries, left: Rows, known: _Prefixes, limits: Rows, n_threads: int) -> Keys:
+        """Return the keys of the nearest rows of some queries, which are scanned from the end of the prefix on."""
+        n_blocks, step = len(self._blocks), self._blocks_per_task(n_threads)
+        piece = max(1, tuning().scan_call_words // (BLOCK_ROWS * queries.codes.size))
+        keys: Keys = np.empty((max(1, -(-n_blocks // step)), len(queries), self._k), dtype=np.uint64)
 
-        The minima of 16 rows each decide most of the time.
-        """
-        if 16 * np.count_nonzero(least <= limit) <= self._most_survivors:
-            return False
-        return bool(np.count_nonzero(heads <= limit) > self._most_survivors)
+        def task(begin: int, end: int) -> None:
+            state = scan.ScanState.empty(len(queries), self._k, 0)
+            state.limits[:] = limits
+            for first in range(begin, end, piece):
+                leave_if_interrupted()
+                kernels.cascade.scan_rest(
+                    queries.codes, left, self._blocks, self._checks.ends[0], first, min(first + piece, end),
+                    known.distances, self._n_rows, self._ranks, *state,
+                )  # fmt: skip
+            state.write(keys[begin // step])
+
+        for_each_chunk(task, n_blocks, step, n_threads)
+        return merge_keys(keys)[left]
+
+    def _blocks_per_task(self, n_threads: int) -> int:
+        return -(-scan.rows_per_task(self._n_rows, n_threads) // BLOCK_ROWS)

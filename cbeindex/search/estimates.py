@@ -35,19 +35,19 @@ def within(view: View, queries: EncodedQueries, radius: np.float32, n_threads: i
 
 def distances(segment: Segment, queries: EncodedQueries, rows: Rows, n_threads: int) -> Floats:
     """Estimate the distances of each query to its own rows: `rows` and the result are (n_queries, any)."""
-    weights = np.empty(rows.shape, dtype=np.int32)
+    estimates: Floats = np.empty(rows.shape, dtype=np.float32)
     codes, columns = segment.codes, segment.columns
 
     def task(start: int, stop: int) -> None:
         some = slice(start, stop)
-        kernels.asymmetric.weigh_rows(
-            queries.codes[some], queries.planes[some], codes.head, codes.tail, rows[some], weights[some]
-        )
+        q = queries.some(some)
+        kernels.asymmetric.estimate_rows(
+            q.levels, q.totals, q.steps, q.offsets, codes.blocks, columns["offsets"], columns["factors"], rows[some],
+            estimates[some],
+        )  # fmt: skip
 
     for_each_chunk(task, len(rows), 8, n_threads)
-    products = queries.steps[:, np.newaxis] * (queries.totals[:, np.newaxis] - 2 * weights).astype(np.float32)
-    estimates: Floats = columns["offsets"][rows] + queries.offsets[:, np.newaxis] - columns["factors"][rows] * products
-    return estimates.astype(np.float32, copy=False)
+    return estimates
 
 
 def _scan(
@@ -68,8 +68,8 @@ def _scan(
             which = slice(first, first + step)
             q = queries.some(which)
             kernels.asymmetric.scan(
-                q.codes, q.planes, q.totals, q.steps, q.offsets, codes.head, codes.tail, columns["offsets"],
-                columns["factors"], columns["spreads"], margins[which], view.hidden, ranks, starts[part],
+                q.levels, q.totals, q.steps, q.offsets, margins[which], codes.blocks, columns["offsets"],
+                columns["factors"], columns["spreads"], view.hidden, ranks, starts[part],
                 min(starts[part] + task_rows, n_rows), bounds[which], keys[part, which],
             )  # fmt: skip
 

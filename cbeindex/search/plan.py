@@ -68,6 +68,8 @@ class Plan(NamedTuple):
         One for each segment.
     miss : float
         Probability with which the cascade may miss the k-th nearest row.
+    by_cells : bool
+        Whether distances are estimated from residual codes in cells.
     """
 
     mode: str
@@ -80,6 +82,7 @@ class Plan(NamedTuple):
     reason: str
     selections: tuple[Selection, ...] = ()
     miss: float = DEFAULT_MISS
+    by_cells: bool = False
 
     @property
     def n_stored(self) -> int:

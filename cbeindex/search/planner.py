@@ -6,8 +6,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from .._core.tuning import tuning
-from ..data.codes import HEAD_WORDS, has_tail, n_words
+from ..data.codes import PREFIX_WORDS, is_long, n_words
 from ..store.segment import NOT_HIDDEN, Segment
+from . import cellplan
 from .buckets import MAKERS
 from .plan import Cost, Plan, Selection
 from .request import IdFilter, IndexTraits, SearchRequest
@@ -25,6 +26,8 @@ def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment
     if not traits.is_fitted:
         reason = "the index is not fitted yet, so the exact distance of every vector is computed"
         return Plan("scan", "exact", k, None, 0, None, False, reason, selections)
+    if cellplan.is_by_cells(traits, request):
+        return cellplan.plan_cells(traits, request, selections, k)
     return _Draft(traits, request, selections, k, n_rows).plan()
 
 
@@ -44,19 +47,21 @@ def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
     """Estimate what each mode costs for the rows that a plan selects."""
     if not traits.is_fitted:
         return {}
+    if plan.by_cells:
+        return cellplan.costs(plan)
     return _costs(traits, plan.selections, plan.k, plan.n_probes)
 
 
 def _costs(traits: IndexTraits, selections: Sequence[Selection], k: int, n_probes: int | None) -> dict[str, Cost]:
     n_rows = sum(selection.n_scanned for selection in selections)
-    code_bytes, head_bytes = 8 * n_words(traits.n_bits), 8 * HEAD_WORDS
+    code_bytes, prefix_bytes = 8 * n_words(traits.n_bits), 8 * PREFIX_WORDS
     by_mode = {"scan": Cost(n_rows, n_rows * code_bytes)}
     if selections and all(selection.rows is not None for selection in selections):  # copies have no other mode
         return by_mode
-    by_mode["cascade"] = by_mode["scan"]  # of codes without a tail or without a head
-    if has_tail(traits.n_bits) and _has_heads(selections):
+    by_mode["cascade"] = by_mode["scan"]  # of codes that are short or stored row by row
+    if is_long(traits.n_bits) and _has_blocks(selections):
         n_survivors = int(tuning().cascade_survivor_share * n_rows) + min(n_rows, 2 * k)
-        by_mode["cascade"] = Cost(n_rows, n_rows * head_bytes + n_survivors * (code_bytes - head_bytes))
+        by_mode["cascade"] = Cost(n_rows, n_rows * prefix_bytes + n_survivors * (code_bytes - prefix_bytes))
     if traits.buckets is not None:
         parts = [
             Cost(s.n_scanned, s.n_scanned * code_bytes)
@@ -68,8 +73,8 @@ def _costs(traits: IndexTraits, selections: Sequence[Selection], k: int, n_probe
     return by_mode
 
 
-def _has_heads(selections: Sequence[Selection]) -> bool:
-    """Return whether all codes have heads; segments with tables store codes without heads."""
+def _has_blocks(selections: Sequence[Selection]) -> bool:
+    """Return whether all codes are stored in blocks; segments with tables store codes row by row."""
     return not any(selection.buckets is not None and selection.buckets.stores_codes_by_row for selection in selections)
 
 
@@ -92,6 +97,8 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         raise ValueError(f"n_probes is the number of buckets visited, but this index has none, got {n_probes}")
     if n_probes is not None and mode not in ("auto", "buckets"):
         raise ValueError(f"n_probes is the number of buckets visited, but mode is {mode!r}")
+    if traits.buckets == "cells":
+        cellplan.refuse(traits, request)
 
 
 class _Draft(NamedTuple):
@@ -205,7 +212,7 @@ class _Draft(NamedTuple):
         n_bits, is_batch = self.traits.n_bits, self.request.n_queries >= tuning().batch_queries
         if self.traits.metric == "hamming":
             return "scan", "it is exact"
-        if not _has_heads(self.selections):
+        if not _has_blocks(self.selections):
             return "scan", "substrings do not pay for this many candidates, and codes with tables are read whole"
         if by_estimate:
             return "scan", "every row is scanned"

@@ -118,7 +118,7 @@ class IndexTraits(NamedTuple):
     ----------
     n_bits : int
     metric : {"hamming", "cosine", "l2", "ip"}
-    buckets : {None, "substrings", "clusters"}
+    buckets : {None, "substrings", "clusters", "cells"}
     dim : int
         Length of vectors, 0 for an index of codes.
     is_fitted : bool
@@ -129,6 +129,8 @@ class IndexTraits(NamedTuple):
         Whether distances can be estimated from codes.
     n_values : int
         Values of a kept vector; of sparse vectors, the mean number of entries.
+    keeps_codes : bool
+        Whether rows have Hamming codes.
     """
 
     n_bits: int
@@ -139,3 +141,4 @@ class IndexTraits(NamedTuple):
     keeps_vectors: bool = False
     can_estimate: bool = True
     n_values: int = 0
+    keeps_codes: bool = True

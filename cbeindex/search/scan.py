@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -9,16 +10,19 @@ import numpy as np
 from .. import kernels
 from .._core.threads import for_each_chunk, leave_if_interrupted
 from .._core.tuning import tuning
-from .._core.typing import Codes, Distances, Keys, Mask, Ranks, Rows
-from ..data.codes import BLOCK_ROWS, CodeRows
+from .._core.typing import Codes, Distances, Keys, Rows
+from ..data.codes import BLOCK_ROWS
 from ..data.keys import HammingKeys
 from ..store.segment import NO_RANKS
 from .queries import CodeQueries
 from .topk import merge_keys
 from .view import View
 
-NO_BOUND = int(np.iinfo(np.int32).max)
-"""A bound on distances that every row meets."""
+NO_LIMIT = int(np.iinfo(np.int32).max)
+"""A limit on distances that every row meets."""
+
+# Tasks begin at multiples of this many rows, which all kernels accept.
+_TASK_STEP = 512
 
 
 class Matches(NamedTuple):
@@ -45,6 +49,8 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
     else:
         task_rows, task_queries = n_rows, queries_per_task(n_queries, queries.k, n_threads)
     n_row_tasks, n_query_tasks = -(-n_rows // task_rows), -(-n_queries // task_queries)
+    if n_row_tasks == n_query_tasks == 1:
+        return HammingKeys(_nearest(view, queries.codes, range(n_rows), queries.k))
     keys: Keys = np.empty((n_row_tasks, n_queries, min(queries.k, n_rows)), dtype=np.uint64)
 
     def task(start: int, stop: int) -> None:
@@ -52,7 +58,7 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
             part, first = divmod(number, n_query_tasks)
             some = slice(first * task_queries, (first + 1) * task_queries)
             rows = range(part * task_rows, min((part + 1) * task_rows, n_rows))
-            _scan_rows(view, queries.codes[some], rows, view.part.ranks, NO_BOUND, keys[part, some])
+            keys[part, some] = _nearest(view, queries.codes[some], rows, keys.shape[2])
 
     for_each_chunk(task, n_row_tasks * n_query_tasks, 1, n_threads)
     return HammingKeys(merge_keys(keys))
@@ -65,17 +71,18 @@ def within(view: View, queries: CodeQueries, radius: int) -> Matches:
     grid = [(query, row) for query in range(0, len(codes), task_queries) for row in range(0, n_rows, task_rows)]
     numbers: list[Rows] = [np.empty(0, dtype=np.int64)] * len(grid)
     found: list[Keys] = [np.empty(0, dtype=np.uint64)] * len(grid)
+    in_order = view._replace(part=replace(view.part, ranks=NO_RANKS))  # keys of rows, not of ranks
 
     def task(start: int, stop: int) -> None:
         for i in range(start, stop):
             first, row = grid[i]
             some = codes[first : first + task_queries]
             rows = range(row, min(row + task_rows, n_rows))
-            packed = np.empty((len(some), len(rows)), dtype=np.uint64)
-            _scan_rows(view, some, rows, NO_RANKS, radius + 1, packed)
-            keys = HammingKeys(packed)
-            numbers[i] = first + np.nonzero(~keys.is_missing())[0]
-            found[i] = keys.present().packed
+            state = ScanState.empty(len(some), 0, radius, BLOCK_ROWS * -(-len(rows) // BLOCK_ROWS))
+            _scan_rows(in_order, some, rows, state)
+            counts = state.counts[:, 0]
+            numbers[i] = first + np.repeat(np.arange(len(some)), counts)
+            found[i] = state.found[np.arange(state.found.shape[1]) < counts[:, np.newaxis]]
 
     for_each_chunk(task, len(grid), 1, queries.n_threads)
     keys = HammingKeys(np.concatenate(found))
@@ -87,7 +94,7 @@ def rows_per_task(n_rows: int, n_threads: int) -> int:
     if n_threads == 1:
         return n_rows
     share = -(-n_rows // (2 * n_threads))  # two tasks for each thread even out their speeds
-    return max(tuning().least_scan_task_rows, -(-share // BLOCK_ROWS) * BLOCK_ROWS)
+    return max(tuning().least_scan_task_rows, -(-share // _TASK_STEP) * _TASK_STEP)
 
 
 def queries_per_task(n_queries: int, k: int, n_threads: int) -> int:
@@ -97,33 +104,58 @@ def queries_per_task(n_queries: int, k: int, n_threads: int) -> int:
     return min(n_queries, -(-min(share, most) // 4) * 4)
 
 
-def _scan_rows(view: View, queries: Codes, rows: range, ranks: Ranks, bound: int, keys: Keys) -> None:
-    """Write the keys of the nearest of some rows below `bound` into `keys`, (n_queries, k), ascending."""
-    codes: CodeRows = view.part.codes
-    hidden: Mask = view.hidden
-    tails = np.ascontiguousarray(queries[:, codes.n_head :])
-    n_tail = codes.tail.shape[1]
-    # Long codes are checked against the bound every 64 words; more checks cost as much as the reading they save.
-    stage_ends = np.array([*range(64, n_tail, 64), n_tail], dtype=np.uint64)
-    state = allocate_scan_state(*keys.shape)
-    step = max(1, tuning().scan_call_words // max(1, queries.size * BLOCK_ROWS)) * BLOCK_ROWS
+class ScanState(NamedTuple):
+    """What a scan has found so far, for some queries.
+
+    Kernels fill these arrays and do not return them, because an interrupt while numba returns arrays is a SystemError.
+
+    Attributes
+    ----------
+    k : int
+        Keys wanted of each query, 0 for all within the limits.
+    limits : int64 array of shape (1, n_queries)
+        Largest distances of rows to come.
+    found : uint64 array of shape (n_queries, any)
+        Keys.
+    counts : int64 array of shape (n_queries, 2)
+        Numbers of keys, twice.
+    """
+
+    k: int
+    limits: Rows
+    found: Keys
+    counts: Rows
+
+    @classmethod
+    def empty(cls, n_queries: int, k: int, limit: int, room: int | None = None) -> ScanState:
+        """Allocate the state before the first row; `room` is the number of rows if `k` is 0."""
+        room = kernels.topk.room_for(k) if room is None else room
+        return cls(
+            k,
+            np.full((1, n_queries), limit, dtype=np.int64),
+            np.empty((n_queries, room), dtype=np.uint64),
+            np.zeros((n_queries, 2), dtype=np.int64),
+        )
+
+    def write(self, keys: Keys) -> None:
+        """Write the keys of each query to `keys`, (n_queries, k), ascending."""
+        kernels.topk.put_in_order(self.found, self.counts, keys)
+
+
+def _nearest(view: View, queries: Codes, rows: range, k: int) -> Keys:
+    """Return the keys of the nearest of some rows, (n_queries, min(k, n_rows)), ascending."""
+    keys = np.empty((len(queries), min(k, view.part.n_rows)), dtype=np.uint64)
+    state = ScanState.empty(*keys.shape, NO_LIMIT)
+    _scan_rows(view, queries, rows, state)
+    state.write(keys)
+    return keys
+
+
+def _scan_rows(view: View, queries: Codes, rows: range, state: ScanState) -> None:
+    """Collect the keys of some rows."""
+    blocks, hidden, ranks = view.part.codes.blocks, view.hidden, view.part.ranks
+    step = max(1, tuning().scan_call_words // max(1, queries.size * _TASK_STEP)) * _TASK_STEP
     for start in range(rows.start, rows.stop, step):
         leave_if_interrupted()
         stop = min(start + step, rows.stop)
-        kernels.hamming.scan(
-            queries, tails, codes.head, codes.tail, hidden, ranks, rows.start, start, stop, rows.stop, bound,
-            stage_ends, *state, keys,
-        )  # fmt: skip
-
-
-def allocate_scan_state(n_queries: int, k: int) -> tuple[Keys, Distances, Rows, Distances]:
-    """Allocate the state that the scan kernel keeps between calls: keys, tallies, their states, and bounds.
-
-    The kernel does not return these arrays, because an interrupt while numba returns arrays is a SystemError.
-    """
-    return (
-        np.empty((n_queries, k + min(k, 1024) + 576), dtype=np.uint64),
-        np.empty((n_queries, 512), dtype=np.int32),
-        np.empty((n_queries, 3), dtype=np.int64),
-        np.empty(n_queries, dtype=np.int32),
-    )
+        kernels.hamming.scan(queries, blocks, hidden, ranks, start, stop, *state)

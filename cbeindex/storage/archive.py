@@ -15,6 +15,7 @@ from ..store.rowstore import RowStore
 from . import container
 from .checking import check_rows
 from .container import Stored
+from .layout import VERSION
 from .segments import SavedSegment, describe_rows, load_segments, mapped_crcs
 from .values import reporting_damage, value_of
 
@@ -79,8 +80,13 @@ class Archive:
         return cls(stored, described.saved)
 
     def append(self, content: dict[str, Any], arrays: Arrays, rows: RowStore) -> Archive:
-        """Append new segments to the file, and those of `arrays` that differ from the file."""
+        """Append new segments to the file, and those of `arrays` that differ from the file.
+
+        A file of an older version is written anew.
+        """
         before = self._latest()
+        if before.stored.version != VERSION:
+            return Archive.write(before.stored.path, content, arrays, rows, self, only_unchanged=True)
         described = describe_rows(rows, before.saved, before.stored.sequence + 1)
         same = {name for name, array in arrays.items() if _is_same(before.stored.arrays.get(name), array)}
         new = described.new | {name: array for name, array in arrays.items() if name not in same}
@@ -105,9 +111,12 @@ class Archive:
             described = value_of(self.stored.content, "rows", dict)
             self.saved, next_id = load_segments(described, self.stored, rows)
             rows.restore(tuple(saved.segment for saved in self.saved), next_id)
-        for saved in self.saved:
-            if saved.removed_name is not None:  # `load_segments` has read this array
+        for saved in self.saved:  # arrays that `load_segments` has read
+            if saved.removed_name is not None:
                 self.stored.check_mapped(saved.removed_name)
+            if self.stored.version == 1:
+                for part in ("head", "tail"):
+                    self.stored.check_mapped(f"{saved.name}/{part}")
 
     def check(self, rows: RowStore) -> None:
         """Raise an IndexFileError if loaded rows hold values that no save writes. Reads all rows."""

@@ -53,5 +53,4 @@ def _check_values(name: str, column: Any, largest: float) -> None:
 
 def _has_spare_bits(codes: CodeRows, n_bits: int) -> bool:
     """Tell whether any code has a 1 past bit `n_bits - 1`."""
-    last = codes.tail[:, -1] if codes.tail.shape[1] else codes.head[:, -1] if codes.n_head else np.uint64(0)
-    return n_bits % 64 > 0 and bool((last >> np.uint64(n_bits % 64)).any())
+    return n_bits % 64 > 0 and bool((codes.blocks[:, -1] >> np.uint64(n_bits % 64)).any())

@@ -6,14 +6,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from io import FileIO
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from .._core.typing import Arrays
 from ..errors import CorruptIndexFileError, WriterConflictError
 from . import files as _files
 from .checksum import crc32
 from .footer import pack_footer, parse_footer
-from .layout import HEADER_BYTES, Commit, Section, check_unused, newest_commit
+from .layout import HEADER_BYTES, VERSION, Commit, Section, check_unused, newest_commit, version_of
 from .sections import MappedArrays
 
 # Opening a file is retried this often if its header changes meanwhile. A commit takes longer than reading the header.
@@ -31,6 +31,8 @@ class Stored:
     content : dict
     arrays : dict of str to array
         In file order.
+    version : int
+        Format version of the file.
     """
 
     path: Path
@@ -40,6 +42,7 @@ class Stored:
     _sections: dict[str, Section]
     _is_synced: bool = True
     _is_mapped: bool = False
+    version: int = VERSION
 
     @property
     def sequence(self) -> int:
@@ -72,9 +75,9 @@ class Stored:
 
     def check_mapped(self, prefix: str) -> None:
         """Compare the mapped arrays whose names begin with `prefix` with their checksums."""
-        mapped = self.mapped(prefix)
-        if mapped is not None:
-            mapped.check()
+        if self._is_mapped:
+            crcs = {name: section.crc32 for name, section in self._sections.items() if name.startswith(prefix)}
+            MappedArrays(self.path, {name: self.arrays[name] for name in crcs}, crcs).check()
 
 
 def n_needed(commit: Commit, sections: Mapping[str, Section]) -> int:
@@ -98,7 +101,16 @@ def check_unchanged(file: FileIO, stored: Stored) -> tuple[Commit, int]:
     return last, slot
 
 
-def open_commit(file: FileIO, *, strict: bool = False) -> tuple[Commit, dict[str, Any], dict[str, Section]]:
+class Opened(NamedTuple):
+    """The last commit of a file, as its footer describes it."""
+
+    version: int
+    commit: Commit
+    content: dict[str, Any]
+    sections: dict[str, Section]
+
+
+def open_commit(file: FileIO, *, strict: bool = False) -> Opened:
     """Return the last commit with its content and sections. With `strict`, both slots must be intact."""
     header = b""
     for attempt in range(_MAX_READS):
@@ -107,7 +119,8 @@ def open_commit(file: FileIO, *, strict: bool = False) -> tuple[Commit, dict[str
             commit, _ = newest_commit(header, _files.size(file))
             if strict:
                 check_unused(header)
-            return commit, *parse_footer(_files.read_at(file, commit.offset, commit.length), commit)
+            content, sections = parse_footer(_files.read_at(file, commit.offset, commit.length), commit)
+            return Opened(version_of(header), commit, content, sections)
         except CorruptIndexFileError:
             # A writer may have been in the middle of a slot: damage is what two reads agree on.
             if header == before or attempt == _MAX_READS - 1:

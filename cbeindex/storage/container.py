@@ -1,7 +1,8 @@
 r"""Index files: a dict and named arrays as one file. This module gives them no meaning.
 
-Format, version 1. Numbers are little-endian. CRC32 is that of zlib and PNG. Sections and footers start at multiples of
-64 bytes, and the bytes before them are padded with zeros.
+Format, versions 1 and 2. Numbers are little-endian. CRC32 is that of zlib and PNG. Sections and footers start at
+multiples of 64 bytes, and the bytes before them are padded with zeros. The versions differ in the arrays of codes
+alone, see `version1.py`. Files are written in version 2.
 
     offset  bytes
          0      8  magic: \x89 C B E \r \n \x1a \n
@@ -131,7 +132,7 @@ def append(
     Parameters
     ----------
     stored : Stored
-        The last commit of the file.
+        The last commit of the file, which is of the version that is written.
     content : dict
         Values that JSON can represent, in place of the old content.
     arrays : mapping of str to array
@@ -146,6 +147,7 @@ def append(
     Stored
         The new commit, with the kept arrays of `stored` and the arrays that were given.
     """
+    assert stored.version == VERSION
     content, arrays, keep = checked_content(content), _checked_arrays(arrays), set(keep)
     if not keep <= stored.arrays.keys():
         raise ValueError(f"keep must name arrays of the file, got {min(keep - stored.arrays.keys())!r}")
@@ -206,14 +208,14 @@ def read(path: str | os.PathLike[str], *, mmap: bool = True, verify: bool = Fals
     """
     given, path = path, _files.resolve(path)
     with _naming_file(path, given), _files.open_file(path) as file:
-        commit, content, sections = open_commit(file, strict=verify)
+        version, commit, content, sections = open_commit(file, strict=verify)
         if mmap:
             if verify:
                 check_sections(file, sections.values())
             arrays = map_sections(file, commit, sections)
         else:
             arrays = read_sections(file, sections)
-    return Stored(path, content, arrays, commit, sections, _is_mapped=mmap)
+    return Stored(path, content, arrays, commit, sections, _is_mapped=mmap, version=version)
 
 
 def verify(path: str | os.PathLike[str]) -> None:
@@ -224,17 +226,17 @@ def verify(path: str | os.PathLike[str]) -> None:
     """
     given, path = path, _files.resolve(path)
     with _naming_file(path, given), _files.open_file(path) as file:
-        check_sections(file, open_commit(file, strict=True)[2].values())
+        check_sections(file, open_commit(file, strict=True).sections.values())
 
 
 def describe(path: str | os.PathLike[str]) -> dict[str, Any]:
     """Return version, sequence number, content, sections, size and unused bytes of a file."""
     given, path = path, _files.resolve(path)
     with _naming_file(path, given), _files.open_file(path) as file:
-        commit, content, sections = open_commit(file)
+        version, commit, content, sections = open_commit(file)
         n_bytes = _files.size(file)
     return {
-        "version": VERSION,
+        "version": version,
         "sequence": commit.sequence,
         "content": content,
         "sections": [

@@ -17,7 +17,12 @@ from .checksum import crc32
 
 # As in PNG: the first byte is not ASCII, and the line ends reveal a copy that translated them.
 MAGIC = b"\x89CBE\r\n\x1a\n"
-VERSION = 1
+VERSION = 2
+"""The version that is written."""
+
+VERSIONS = (1, 2)
+"""The versions that are read."""
+
 ALIGNMENT = 64
 HEADER_BYTES = 192
 SLOT_OFFSETS = (64, 128)
@@ -109,7 +114,7 @@ def pack_header(commit: Commit | None = None) -> bytes:
 
 def newest_commit(header: bytes, file_bytes: int) -> tuple[Commit, int]:
     """Return the last commit of a file of `file_bytes` bytes, and the offset of the other slot."""
-    _check_start(header)
+    version_of(header)
     found = [(commit, offset) for offset in SLOT_OFFSETS if (commit := _slot(header, offset)) is not None]
     if not found:
         raise CorruptIndexFileError("both commit slots are damaged")
@@ -139,22 +144,28 @@ def _with_crc(data: bytes) -> bytes:
     return data + _CRC.pack(crc32(data))
 
 
-def _check_start(header: bytes) -> None:
-    """Check the magic, the version and their checksum, which are laid out alike in every version."""
+def version_of(header: bytes) -> int:
+    """Return the format version. Raises an IndexFileError unless magic, version, their checksum and the size are right.
+
+    These bytes are laid out alike in every version.
+    """
     if header[: len(MAGIC)] != MAGIC:
         raise NotAnIndexFileError("not an index file")
     start = header[: _START.size + _CRC.size]
+    version = VERSION
     if len(start) == _START.size + _CRC.size:
         if _with_crc(start[: _START.size]) != start:
             raise CorruptIndexFileError("the checksum of the header does not match")
-        version = _START.unpack_from(start)[1]
-        if version != VERSION:
+        version = int(_START.unpack_from(start)[1])
+        if version not in VERSIONS:
             hint = "; a newer release of cbeindex may read it" if version > VERSION else ""
+            read = " and ".join(map(str, VERSIONS))
             raise UnsupportedVersionError(
-                f"the file has format version {version}, this release reads version {VERSION}{hint}"
+                f"the file has format version {version}, this release reads versions {read}{hint}"
             )
     if len(header) < HEADER_BYTES:
         raise CorruptIndexFileError(f"truncated: expected a header of {HEADER_BYTES} bytes, found {len(header)}")
+    return version
 
 
 def _slot(header: bytes, offset: int) -> Commit | None:

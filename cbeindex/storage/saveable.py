@@ -12,7 +12,7 @@ from .._core.typing import Arrays
 from ..store.rowstore import RowStore
 from . import container
 from .archive import Archive
-from .settings import ENCODER_PREFIX
+from .settings import ENCODER_PREFIX, RESIDUALS_PREFIX
 from .values import reporting_damage
 
 
@@ -65,6 +65,7 @@ class Saveable(ABC):
         archive = Archive.read(path, cls.__name__, as_flag(mmap, "mmap"), as_flag(verify, "verify"))
         stored = archive.stored
         stored.check_mapped(ENCODER_PREFIX)
+        stored.check_mapped(RESIDUALS_PREFIX)
         with reporting_damage(stored.path):
             index, rows = cls._from_content(stored.content, stored.arrays)
         archive.load_rows(rows)

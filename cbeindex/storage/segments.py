@@ -13,12 +13,13 @@ import numpy as np
 
 from .._core.checks import as_choice, as_count
 from .._core.typing import Arrays, Ids, Mask, Ranks
-from ..data.codes import BLOCK_ROWS, CodeRows
+from ..data.codes import BLOCK_ROWS, CodeRows, n_words
 from ..data.columns import Column
 from ..data.sparserows import SparseRows
 from ..search.buckets import MAKERS, BucketMaker, Buckets
 from ..store.rowstore import RowStore
 from ..store.segment import NO_RANKS, NOT_HIDDEN, Segment
+from . import version1
 from .container import Stored
 from .sections import MappedArrays
 from .values import value_of
@@ -89,6 +90,7 @@ def mapped_crcs(saved: list[SavedSegment]) -> dict[str, int]:
         for name, _, segment in saved
         if isinstance(segment.origin, MappedArrays)
         for part in _arrays_of(segment)
+        if part in segment.origin.crcs  # codes of version 1 were compared when they were converted
     }
 
 
@@ -105,10 +107,14 @@ def load_segments(described: Any, stored: Stored, rows: RowStore) -> tuple[list[
 
 def _arrays_of(segment: Segment) -> Arrays:
     """Return the arrays of a segment that never change, by the last part of their section names."""
-    arrays: Arrays = {"ids": segment.ids, "head": segment.codes.head, "tail": segment.codes.tail}
+    codes = segment.codes
+    arrays: Arrays = {"ids": segment.ids, **({"rows": codes.rows} if codes.is_by_row else {"blocks": codes.blocks})}
     if segment.order.size:
         arrays |= {"order": segment.order, "ranks": segment.ranks}
+    stored = () if segment.buckets is None else segment.buckets.stored_columns
     for name, values in segment.columns.items():
+        if name in stored:
+            continue
         if isinstance(values, SparseRows):
             span = slice(values.offsets[0], values.offsets[-1])
             arrays[f"{name}/offsets"] = values.offsets - values.offsets[0]
@@ -184,32 +190,42 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
     name, n_rows = entry["name"], entry["n_rows"]
     arrays = _SegmentArrays(name, n_rows, stored.arrays)
     kind = _kind_of_buckets(entry, rows)
-    layout = CodeRows.empty(0, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
-    codes = CodeRows(
-        arrays.get("head", np.uint64, -(-n_rows // BLOCK_ROWS), layout.n_head, BLOCK_ROWS),
-        arrays.get("tail", np.uint64, n_rows, layout.tail.shape[1]),
-    )
+    codes = _load_codes(arrays, stored, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
     order = ranks = NO_RANKS
     if kind is not None and kind.reorders_rows:
         order, ranks = arrays.get("order", np.int32, n_rows), arrays.get("ranks", np.int32, n_rows)
     ids = arrays.get("ids", np.int64, n_rows)
     _check_id_range(ids, order, next_id)
+    buckets = None if kind is None else _load_buckets(kind, entry["buckets"], arrays, rows.buckets)
+    own = {} if buckets is None else buckets.columns()
     return Segment(
         ids,
         codes,
-        {key: _load_column(key, column, arrays) for key, column in rows.columns.items()},
+        {key: own[key] if key in own else _load_column(key, column, arrays) for key, column in rows.columns.items()},
         arrays.removed(entry["removed"]),
         order,
         ranks,
-        None if kind is None else _load_buckets(kind, entry["buckets"], arrays, rows.n_bits),
+        buckets,
         stored.mapped(f"{name}/"),
     )
+
+
+def _load_codes(arrays: _SegmentArrays, stored: Stored, n_bits: int, by_row: bool) -> CodeRows:
+    """Return the codes of a segment, which are views of its section unless the file has version 1."""
+    n_rows = arrays.n_rows
+    if stored.version == 1:
+        return version1.load_codes(arrays.get, n_rows, n_bits, by_row)
+    if by_row:
+        return CodeRows(arrays.get("rows", np.uint64, n_rows, n_words(n_bits))[:, :, np.newaxis])
+    return CodeRows(arrays.get("blocks", np.uint64, -(-n_rows // BLOCK_ROWS), n_words(n_bits), BLOCK_ROWS))
 
 
 def _kind_of_buckets(entry: Any, rows: RowStore) -> type[Buckets] | None:
     """Return the kind of buckets that a segment has, which must be that of the index."""
     described = value_of(entry, "buckets")
     if described is None:
+        if rows.buckets is not None and rows.buckets.uses_residuals:
+            raise ValueError(f"{entry['name']} must have buckets, as all rows of an index with cells do")
         return None
     kind = _BUCKETS[as_choice(value_of(described, "kind"), "buckets", tuple(_BUCKETS))]
     if not isinstance(rows.buckets, BucketMaker) or rows.buckets.buckets is not kind:
@@ -243,10 +259,10 @@ def _load_column(name: str, column: Column, arrays: _SegmentArrays) -> Any:
     return SparseRows(offsets, indices, values)
 
 
-def _load_buckets(kind: type[Buckets], described: dict[str, Any], arrays: _SegmentArrays, n_bits: int) -> Buckets:
+def _load_buckets(kind: type[Buckets], described: dict[str, Any], arrays: _SegmentArrays, maker: Any) -> Buckets:
     """Rebuild the buckets of a segment from their JSON entry and sections."""
 
     def read(part: str, dtype: Any, *shape: int | None) -> Any:
         return arrays.get(f"{kind.kind}/{part}", dtype, *shape)
 
-    return kind.from_arrays(described, read, n_bits, arrays.n_rows)
+    return kind.from_arrays(described, read, maker, arrays.n_rows)

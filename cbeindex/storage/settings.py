@@ -6,15 +6,21 @@ from typing import Any
 
 import numpy as np
 
-from .._core.checks import as_choice
-from .._core.typing import Arrays
+from .._core.checks import as_array, as_choice, as_count
+from .._core.typing import Arrays, Floats
+from ..distances.residuals import CELL_BITS, MOST_CENTRES, ResidualCodec
 from ..encoders import ENCODERS, Encoder
 from .values import value_of
 
-_OPTIONS = ("n_tables", "table_bits", "n_cells")
+_OPTIONS = ("n_tables", "table_bits", "n_cells", "cell_bits")
 
 # The sections that hold the arrays of the encoder begin with this.
 ENCODER_PREFIX = "encoder/"
+
+# The section that holds the centres of residual codes, and the largest number in it.
+RESIDUALS_PREFIX = "residuals/"
+_CENTRES = f"{RESIDUALS_PREFIX}centres"
+_LONGEST = 1e18
 
 
 def options_of(content: dict[str, Any]) -> dict[str, Any]:
@@ -33,6 +39,27 @@ def encoder_content(encoder: Encoder) -> tuple[dict[str, Any], Arrays]:
             "only encoders of cbeindex can be saved"
         )
     return encoder.config(), {f"{ENCODER_PREFIX}{name}": array for name, array in encoder.to_arrays().items()}
+
+
+def residuals_content(codec: ResidualCodec | None) -> tuple[dict[str, Any] | None, Arrays]:
+    """Describe a codec of residual codes, None before the index is fitted; return its centres by section name."""
+    return (None, {}) if codec is None else ({"bits": codec.bits}, {_CENTRES: codec.centres})
+
+
+def load_residuals(content: dict[str, Any], arrays: Arrays, n_bits: int) -> tuple[Floats, int] | None:
+    """Return centres and bits of residual codes, None for an index without such codes."""
+    described = content.get("residuals")
+    if described is None:
+        return None
+    if content["buckets"] != "cells":
+        raise ValueError(f"residual codes must not be in an index with buckets={content['buckets']!r}")
+    bits = as_count(value_of(described, "bits"), "bits")
+    if bits not in CELL_BITS:
+        raise ValueError(f"bits of residual codes must be one of {CELL_BITS}, got {bits}")
+    centres = as_array(arrays, _CENTRES, np.float32, (None, n_bits))
+    if not 1 <= len(centres) <= MOST_CENTRES or not np.isfinite(centres).all() or np.abs(centres).max() > _LONGEST:
+        raise ValueError(f"centres must be 1 to {MOST_CENTRES} rows of finite numbers up to {_LONGEST:g}")
+    return centres, bits
 
 
 def load_encoder(config: Any, arrays: Arrays, dim: int, n_bits: int) -> Encoder:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
@@ -19,6 +19,7 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.estimator import SCALARS
 from ..distances.metrics import Metric
+from ..distances.residuals import residual_column
 from ..errors import CorruptIndexFileError
 from .rowstore import RowStore
 from .segment import Arranger
@@ -56,6 +57,11 @@ class EncodedRows(NamedTuple):
     codes: Codes
     columns: dict[str, Any]
 
+    def joined(self, other: EncodedRows, columns: Mapping[str, Column]) -> EncodedRows:
+        """Return these rows and then others."""
+        parts = {name: c.joined([self.columns[name], other.columns[name]]) for name, c in columns.items()}
+        return EncodedRows(np.concatenate([self.codes, other.codes]), parts)
+
 
 @dataclass(frozen=True)
 class Ingest:
@@ -70,6 +76,10 @@ class Ingest:
     buckets : Arranger, or None
     keeps_sparse : bool
         Whether kept vectors, and those that wait until the index is fitted, are stored sparse.
+    cell_bits : int or None
+        Bits a dimension of residual codes, None if there are no such codes.
+    keeps_codes : bool
+        Whether Hamming codes are stored, and the scalars that they need.
     """
 
     dim: int
@@ -78,17 +88,27 @@ class Ingest:
     vectors: str | None
     buckets: Arranger | None = None
     keeps_sparse: bool = False
+    cell_bits: int | None = None
+    keeps_codes: bool = True
+
+    @property
+    def code_bits(self) -> int:
+        """Bits of the Hamming codes that are stored."""
+        return self.n_bits if self.keeps_codes else 0
 
     @property
     def columns(self) -> dict[str, Column]:
         """Columns stored beside codes."""
-        if self.vectors is None:
-            return dict(SCALARS)
-        return {**SCALARS, "vectors": Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)}
+        columns = dict(SCALARS) if self.keeps_codes else {}
+        if self.cell_bits is not None:
+            columns["residuals"] = residual_column(self.n_bits, self.cell_bits)
+        if self.vectors is not None:
+            columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)
+        return columns
 
     def code_store(self) -> RowStore:
         """Make an empty store of codes."""
-        return RowStore(self.n_bits, self.columns, self.buckets)
+        return RowStore(self.code_bits, self.columns, self.buckets)
 
     def vector_store(self) -> RowStore:
         """Make an empty store of vectors, for those added before the index is fitted."""
@@ -116,28 +136,32 @@ class Ingest:
     def read_first(self, source: VectorSource, present: RowStore) -> tuple[VectorRows, bool]:
         """Read the rows that an unfitted index takes beside the rows `present`, in the form in which it stores them.
 
-        Also returns whether the index then has enough rows to be fitted. Rows beyond those are not read.
+        Also returns whether the index then has enough rows to be fitted. Rows beyond those are not read, unless centres
+        of residual codes gain from a larger sample.
         """
         column = present.columns["vectors"]
-        parts, n_present, n_bytes = [], present.n_rows, self._first_bytes(present)
+        parts, n_present, n_bytes, has_enough = [], present.n_rows, self._first_bytes(present), False
         step = tuning().first_step_rows if source.is_sparse else max(1, tuning().encode_step_values // self.dim)
         for first, block in source.own_blocks(step, check_finite=False):
             n_rows, bytes_then = n_present + 1 + np.arange(len(block)), n_bytes + np.cumsum(self._row_bytes(block))
             has_bytes = (bytes_then >= tuning().first_bytes) & (n_rows >= tuning().least_first_rows)
             is_enough = (n_rows >= tuning().first_rows) | has_bytes
+            has_enough = has_enough or bool(is_enough.any())
+            if self.cell_bits is not None:
+                is_enough &= (n_rows >= tuning().centre_sample_rows) | (bytes_then >= tuning().centre_sample_bytes)
             taken = block[: int(is_enough.argmax()) + 1] if is_enough.any() else block
             self.check(source, first, taken)
             parts.append(column.of(taken))
             if is_enough.any():
-                return column.joined(parts), True
+                break
             n_present, n_bytes = n_present + len(block), int(bytes_then[-1])
-        return column.joined(parts), False
+        return column.joined(parts), has_enough
 
     def encode(self, codec: Codec, new: NewRows, start: int = 0, *, is_checked: bool = False) -> EncodedRows:
         """Encode the rows of `new.source` from row `start` on; `is_checked` if `check` has passed them."""
         source, columns = new.source, self.columns
         n = source.n_rows - start
-        codes = np.empty((n, n_words(self.n_bits)), dtype=np.uint64)
+        codes = np.empty((n, n_words(self.code_bits)), dtype=np.uint64)
         step = max(1, tuning().encode_step_values // max(self.n_bits, 0 if source.is_sparse else self.dim))
         parts: dict[str, list[Any]] = {name: [None] * -(-n // step) for name in columns}
 
@@ -146,11 +170,12 @@ class Ingest:
                 row_squares = None if is_checked else self.check(source, first, block)
                 prepared = self.metric.prepare(block, row_squares)
                 at = first - start
-                codes[at : at + len(block)], values = codec.encode_rows(source, first, prepared)
+                words, values = codec.encode_rows(source, first, prepared)
+                codes[at : at + len(block)] = words[:, : codes.shape[1]]
                 if "vectors" in columns:
                     values["vectors"] = columns["vectors"].of(block)
-                for name, column in values.items():
-                    parts[name][at // step] = column
+                for name in columns:
+                    parts[name][at // step] = values[name]
                 new.advance(len(block))
 
         for_each_chunk(task, n, step, new.n_threads)

@@ -93,11 +93,16 @@ class RowStore:
         limits = tuning()
         most = limits.buffer_rows if buckets is None else limits.bucket_buffer_rows
         self._buffer_rows = max(limits.least_buffer_rows, min(most, limits.buffer_bytes // max(1, row_bytes)))
-        self._large_rows = min(limits.large_segment_rows, limits.large_segment_bytes // max(1, row_bytes))
+        large_rows, large_bytes = limits.large_segment_rows, limits.large_segment_bytes
+        if buckets is not None and buckets.uses_residuals:
+            large_rows, large_bytes = limits.large_cell_segment_rows, limits.large_cell_segment_bytes
+        self._large_rows = min(large_rows, large_bytes // max(1, row_bytes))
         self.is_restored = False
         self.lock = write_lock()
         self._contents = self._sealed((), 0)
+        # Copies of the rows in the buffer: in the order of ids, and then with buckets.
         self._ordered: tuple[Segment, Segment] | None = None
+        self._arranged_newest: tuple[Segment, Segment] | None = None
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are now."""
@@ -107,11 +112,28 @@ class RowStore:
         # The buffer may be empty, and sorting drops removed rows, which may be all of them.
         return Snapshot(tuple(segment for segment in (*contents.sealed, cached[1]) if segment.n_rows))
 
+    def search_snapshot(self) -> Snapshot:
+        """Return the rows as they are now, those of the buffer with buckets too if the kind of buckets can have any."""
+        snapshot, cached = self.snapshot(), self._arranged_newest
+        if self.buckets is None or not self.buckets.uses_residuals:
+            return snapshot
+        *sealed, last = snapshot.segments or (None,)
+        if last is None or last.buckets is not None:
+            return snapshot
+        if cached is None or cached[0] is not last:
+            cached = self._arranged_newest = last, self.buckets.arrange(last)
+        return Snapshot((*sealed, cached[1]))
+
     @property
     def n_rows(self) -> int:
         """Number of rows that are not removed."""
         contents = self._contents
         return sum(segment.n_rows - segment.n_removed for segment in (*contents.sealed, contents.newest))
+
+    @property
+    def version(self) -> object:
+        """An object that is replaced whenever the rows change."""
+        return self._contents
 
     @property
     def next_id(self) -> int:
@@ -230,7 +252,7 @@ class RowStore:
         segments = [segment.without_removed() for segment in segments]
         joined = segments[0]
         if len(segments) > 1:
-            words = np.concatenate([s.codes.take(np.arange(s.n_rows)) for s in segments])
+            words = np.concatenate([s.codes.words(s.n_rows) for s in segments])
             columns = {name: c.joined([s.columns[name] for s in segments]) for name, c in self.columns.items()}
             ids = np.concatenate([s.ids for s in segments])
             joined = Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
@@ -251,7 +273,7 @@ class RowStore:
             # The capacity doubles each time, so that a row is copied at most twice on average.
             capacity = min(self._buffer_rows, max(n_rows, 2 * buffer.capacity, tuning().least_buffer_rows))
             buffer = Buffer(self.n_bits, self.columns, capacity)
-            buffer.write(0, newest.ids, newest.codes.take(np.arange(newest.n_rows)), newest.columns)
+            buffer.write(0, newest.ids, newest.codes.words(newest.n_rows), newest.columns)
         buffer.write(newest.n_rows, ids, words, columns)
         removed = newest.removed
         if removed.size:
@@ -265,7 +287,7 @@ class RowStore:
                 "columns": self.columns,
                 "buckets": self.buckets,
                 "next_id": self.next_id,
-                "segments": self.snapshot().segments,
+                "segments": self.search_snapshot().segments,
                 "is_restored": self.is_restored,
             }
 

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any, Protocol
+from typing import Any, ClassVar, Protocol
 
 import numpy as np
 
@@ -28,6 +28,11 @@ NO_RANKS: Ranks = np.zeros(0, dtype=np.int32)
 
 class Arranger(Protocol):
     """Makes buckets."""
+
+    uses_residuals: ClassVar[bool]
+
+    def with_codec(self, codec: Any) -> Arranger:
+        """Return the arranger of an index whose residual codec is fitted."""
 
     def arrange(self, segment: Segment) -> Segment:
         """Return the segment with buckets, in the row order that they need. Small segments are returned unchanged."""
@@ -83,16 +88,8 @@ class Segment:
         """Return the row of each id, -1 for ids that this segment does not have or that are removed."""
         if not self.n_rows:
             return np.full(len(ids), -1)
-        if not self.order.size:
-            rows = np.searchsorted(self.ids, ids)
-            rows[rows == self.n_rows] = 0
-        else:
-            try:
-                ranks = np.searchsorted(self.ids, ids, sorter=self.order)
-            except ValueError as error:
-                raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}") from error
-            ranks[ranks == self.n_rows] = 0
-            rows = self._rows_of_ranks(ranks)
+        ranks = self._ranks_of(ids)
+        rows = self._rows_of_ranks(ranks) if self.order.size else ranks
         found = self.ids[rows] == ids
         if self.removed.size:
             found &= ~self.removed[rows]
@@ -142,8 +139,7 @@ class Segment:
 
     def take(self, rows: Rows, names: Collection[str] | None = None) -> Segment:
         """Copy some rows, in the order of ids, to a segment without buckets, with all columns or those in `names`."""
-        codes = CodeRows.empty(len(rows), 64 * (self.codes.n_head + self.codes.tail.shape[1]))
-        codes.write(0, self.codes.take(rows))
+        codes = CodeRows.of(self.codes.take(rows), 64 * self.codes.n_words)
         columns = {name: self.columns[name][rows] for name in (self.columns if names is None else names)}
         return Segment(self.ids[rows], codes, columns, self.removed[rows] if self.removed.size else NOT_HIDDEN)
 
@@ -160,6 +156,21 @@ class Segment:
             return replace(self, buckets=None)
         rows = self._rows_of_ranks(np.arange(self.n_rows)) if self.order.size else np.arange(self.n_rows)
         return replace(self.take(rows[~self.removed[rows]] if self.removed.size else rows), removed=NOT_HIDDEN)
+
+    def _ranks_of(self, ids: Ids) -> Rows:
+        """Return the rank that each id has if the segment has it, otherwise any rank."""
+        ends = np.array([0, self.n_rows - 1])
+        first, last = self.ids[self._rows_of_ranks(ends) if self.order.size else ends]
+        if int(last) - int(first) == self.n_rows - 1:  # consecutive ids, as rows get them by default, need no search
+            ranks: Rows = ids - first
+            ranks[(ranks < 0) | (ranks >= self.n_rows)] = 0
+            return ranks
+        try:
+            ranks = np.searchsorted(self.ids, ids, sorter=self.order if self.order.size else None)
+        except ValueError as error:
+            raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}") from error
+        ranks[ranks == self.n_rows] = 0
+        return ranks
 
     def _rows_of_ranks(self, ranks: Rows) -> Rows:
         """Return rows by their ranks; a mapped file may hold any ranks, and kernels rely on rows being valid."""

@@ -9,15 +9,15 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core.tuning import tuning
-from .._core.typing import Ids
+from .._core.typing import Ids, Rows
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.metrics import Metric, squares
 from ..encoders import Encoder
-from ..encoders.foreign import fitted_copy, same_encoder
-from .ingest import Ingest, NewRows
+from ..encoders.foreign import fitted_copy, is_ready, same_encoder
+from .ingest import EncodedRows, Ingest, NewRows
 from .rowstore import RowStore
 from .snapshot import Snapshot
 
@@ -39,7 +39,7 @@ class IndexState(NamedTuple):
     @classmethod
     def empty(cls, ingest: Ingest, encoder: Encoder | None) -> IndexState:
         """Make the state of an index without rows; `encoder` is fitted, or None."""
-        if encoder is None:
+        if encoder is None or ingest.cell_bits is not None:  # centres of cells come from the first rows
             return cls(ingest, None, ingest.vector_store())
         return cls(ingest, Codec.of(encoder, ingest.metric), ingest.code_store())
 
@@ -75,28 +75,75 @@ class IndexState(NamedTuple):
         if not is_enough:
             new.advance(n_first)
             return first_ids, first
-        state = first.fitted(prototype)
+        state, stored_ids, stored = first._fitted(prototype)
         new.advance(n_first)
         assert state.codec is not None
         encoded = state.ingest.encode(state.codec, new, n_first)
         ids = None if new.ids is None else new.ids[n_first:]
-        return np.concatenate([first_ids, state.rows.add(ids, *encoded, replace=new.replace)]), state
+        next_id = first.rows.next_id
+        if ids is None and next_id + len(encoded.codes) < 2**63:
+            ids = np.arange(next_id, next_id + len(encoded.codes))
+        if ids is not None and not np.isin(ids, stored_ids).any():  # all rows together make one segment
+            state.rows.add(np.concatenate([stored_ids, ids]), *stored.joined(encoded, state.rows.columns))
+        else:
+            state.rows.add(stored_ids, *stored)
+            ids = state.rows.add(ids, *encoded, replace=new.replace)
+        return np.concatenate([first_ids, ids]), state
 
     def fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> IndexState:
         """Return the state with an encoder fitted to `sample`, or to the first rows, and the first rows as codes."""
+        state, ids, encoded = self._fitted(prototype, sample)
+        state.rows.add(ids, *encoded)
+        return state
+
+    def _fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> tuple[IndexState, Ids, EncodedRows]:
+        """Return the state with a fitted encoder and without rows, and ids and codes of the first rows."""
         snapshot = self.rows.snapshot()
         snapshot.check_origins()
         ids = snapshot.ids()
         vectors = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
         if self.rows.is_restored:  # rows that were added have been checked
             self.ingest.check_kept(vectors)
-        encoder = fit_encoder(prototype, vectors if sample is None else sample, self.ingest.metric)
-        codec = Codec.of(encoder, self.ingest.metric)
-        rows = self.ingest.code_store()
-        rows.reserve(self.rows.next_id)
+        sample = vectors if sample is None else sample
+        encoder = prototype if is_ready(prototype) else fit_encoder(prototype, sample, self.ingest.metric)
+        codec = self._codec_of(encoder, sample)
+        state = self.with_codec(codec)
+        state.rows.reserve(self.rows.next_id)
         new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
-        rows.add(ids, *self.ingest.encode(codec, new, is_checked=True))
-        return IndexState(self.ingest, codec, rows)
+        return state, ids, state.ingest.encode(codec, new, is_checked=True)
+
+    def refitted(self, prototype: Encoder) -> IndexState:
+        """Return the state with a copy of `prototype`, and centres of cells, fitted to the stored rows."""
+        snapshot = self.rows.snapshot()
+        snapshot.check_origins()
+        ids = snapshot.ids()
+        if len(ids) < 2:
+            raise ValueError(f"refit needs at least 2 vectors, got {len(ids)}")
+        vectors = self.vectors_of(ids, snapshot)
+        if self.rows.is_restored:
+            self.ingest.check_kept(vectors)
+        sample = vectors[sample_rows(len(ids), self.ingest.dim)]
+        codec = self._codec_of(fit_encoder(prototype, sample, self.ingest.metric), sample)
+        state = self.with_codec(codec)
+        state.rows.reserve(self.rows.next_id)
+        new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
+        state.rows.add(ids, *state.ingest.encode(codec, new, is_checked=True))
+        return state
+
+    def _codec_of(self, encoder: Encoder, sample: VectorRows) -> Codec:
+        """Return the codec of a fitted encoder, with centres of a sample if the index has cells."""
+        codec = Codec.of(encoder, self.ingest.metric)
+        if self.ingest.cell_bits is None:
+            return codec
+        return codec.with_residuals(self.ingest.metric.prepare(sample), self.ingest.cell_bits)
+
+    def with_codec(self, codec: Codec) -> IndexState:
+        """Return the state of an index without rows whose codec is fitted."""
+        ingest = self.ingest
+        if ingest.buckets is not None and codec.residuals is not None:
+            buckets = ingest.buckets.with_codec(codec.residuals)
+            ingest = replace(ingest, buckets=buckets, cell_bits=codec.residuals.bits)
+        return IndexState(ingest, codec, ingest.code_store())
 
     def merge(self, other: IndexState, prototype: Encoder) -> IndexState:
         """Add all rows of another state with their ids, and return the state then.
@@ -109,13 +156,21 @@ class IndexState(NamedTuple):
         if len(ids) == 0:
             return self
         columns = self.rows.columns
-        if same_encoder(self.encoder, other.encoder) and columns.items() <= other.rows.columns.items():
+        if self._codes_like(other) and columns.items() <= other.rows.columns.items():
             values = {name: snapshot.column_of(name, ids, column) for name, column in columns.items()}
-            self.rows.add(ids, snapshot.codes_of(ids, self.ingest.n_bits), values)
+            self.rows.add(ids, snapshot.codes_of(ids, self.ingest.code_bits), values)
             return self
         vectors = other.vectors_of(ids, snapshot)
         other.ingest.check_kept(vectors)
         return self.add(NewRows.of_vectors(vectors, self.ingest.dim, ids), prototype)[1]
+
+    def _codes_like(self, other: IndexState) -> bool:
+        """Return whether another state has every code that this one stores of a vector."""
+        if not same_encoder(self.encoder, other.encoder) or self.codec is None or other.codec is None:
+            return False
+        ours, theirs = self.codec.residuals, other.codec.residuals
+        is_equal = ours is None or (theirs is not None and np.array_equal(ours.centres, theirs.centres))
+        return is_equal and (other.ingest.keeps_codes or not self.ingest.keeps_codes)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
@@ -130,6 +185,14 @@ class IndexState(NamedTuple):
             return self.ingest.dim
         n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
         return n_entries // max(1, sum(segment.n_rows for segment in snapshot.segments))
+
+
+def sample_rows(n_rows: int, dim: int) -> Rows:
+    """Choose the rows that an index is fitted to anew, the same ones each time, in order."""
+    limits = tuning()
+    n_sample = min(limits.centre_sample_rows, max(limits.least_first_rows, limits.centre_sample_bytes // (4 * dim)))
+    rows = np.random.default_rng(n_rows).permutation(n_rows)[:n_sample]
+    return np.sort(rows)
 
 
 def read_sample(source: VectorSource) -> VectorRows:

@@ -15,14 +15,15 @@ class SparseVectors(KeptVectors):
     """SparseRows of float32 or float16 values."""
 
     def nearest(self, queries: VectorRows, candidates: Candidates, k: int) -> ExactNearest:
-        """Find the `k` nearest candidates of each query; the kernel is for float32 under "ip" and "cosine"."""
-        has_kernel = self._vectors.values.dtype == np.float32 and self._metric.name != "l2"
-        if not has_kernel or k > tuning().most_inserted_results:
+        """Find the `k` nearest candidates of each query."""
+        if k > tuning().most_inserted_results:
             return super().nearest(queries, candidates, k)
         entries = queries if isinstance(queries, SparseRows) else SparseRows.from_dense(queries, np.float32)
+        offsets, indices, values = self._vectors.entries
+        stored = values.view(np.uint16) if values.dtype == np.float16 else values
         found = ExactNearest.empty(len(queries), k)
         if not kernels.exact.nearest_sparse(
-            *entries.entries, self.dim, *self._vectors.entries, self._ids, *candidates, self._metric.number, *found
+            *entries.entries, self.dim, offsets, indices, stored, self._ids, *candidates, self._metric.number, *found
         ):
             # Entries of a mapped file are read, and so checked, here for the first time.
             raise CorruptIndexFileError("sparse vectors must lie within their entries")

@@ -6,22 +6,29 @@ from typing import Any
 
 from ..._core.checks import as_choice, as_count
 from .base import BucketMaker, Buckets
+from .cellmaker import CellMaker
 from .clusters import Cells, Clusters
+from .residualcells import ResidualCells
 from .substrings import Substrings, Tables
 
-MAKERS: dict[str, type[BucketMaker]] = {"substrings": Substrings, "clusters": Clusters}
+MAKERS: dict[str, type[BucketMaker]] = {"substrings": Substrings, "clusters": Clusters, "cells": CellMaker}
 """All kinds of buckets, by the names that users give."""
 
 KINDS = tuple(MAKERS)
 
-__all__ = ["KINDS", "MAKERS", "BucketMaker", "Buckets", "Cells", "Clusters", "Substrings", "Tables", "bucket_maker"]
+CODE_KINDS = tuple(kind for kind, maker in MAKERS.items() if not maker.uses_residuals)
+"""Kinds of buckets that need nothing but Hamming codes."""
+
+__all__ = [
+    "CODE_KINDS", "KINDS", "MAKERS", "BucketMaker", "Buckets", "CellMaker", "Cells", "Clusters", "ResidualCells",
+    "Substrings", "Tables", "bucket_maker",
+]  # fmt: skip
 
 
-def bucket_maker(kind: Any, n_bits: int, n_tables: Any, table_bits: Any, n_cells: Any) -> BucketMaker | None:
+def bucket_maker(kind: Any, n_bits: int, options: dict[str, Any], kinds: tuple[str, ...] = KINDS) -> BucketMaker | None:
     """Check the arguments for buckets, and return what makes them; None for no buckets."""
-    options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
     given = {name: as_count(value, name, most=2**31 - 1) for name, value in options.items() if value is not None}
-    maker = None if kind is None else MAKERS[as_choice(kind, "buckets", KINDS)]
+    maker = None if kind is None else MAKERS[as_choice(kind, "buckets", kinds)]
     for name in given:
         if maker is None or name not in maker.options:
             raise ValueError(f"{name} is not an option of buckets={kind!r}")

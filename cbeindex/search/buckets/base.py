@@ -34,7 +34,7 @@ class Visits(NamedTuple):
     ----------
     rows, buckets : int
     survivors : int or None
-        Rows compared beyond the head, where buckets are searched by the cascade.
+        Rows compared beyond their first words, where buckets are searched by the cascade.
     """
 
     rows: int
@@ -76,10 +76,13 @@ class Buckets(ABC):
     """Name of the kind in index files."""
 
     stores_codes_by_row: ClassVar[bool]
-    """Whether segments with these buckets store codes row by row, without heads."""
+    """Whether segments with these buckets store codes row by row."""
 
     reorders_rows: ClassVar[bool]
     """Whether segments with these buckets have their rows in another order than that of ids."""
+
+    stored_columns: ClassVar[tuple[str, ...]] = ()
+    """Names of the columns of a segment that the buckets store."""
 
     @property
     @abstractmethod
@@ -126,8 +129,15 @@ class Buckets(ABC):
 
     @classmethod
     @abstractmethod
-    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, n_bits: int, n_rows: int) -> Self:
-        """Rebuild the buckets that gave `described` and the arrays; raises ValueError or KeyError if they cannot be."""
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
+        """Rebuild the buckets that gave `described` and the arrays; raises ValueError or KeyError if they cannot be.
+
+        `maker` is the maker of the index.
+        """
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a segment that the buckets store."""
+        return {}
 
     @abstractmethod
     def check(self, codes: CodeRows) -> None:
@@ -151,6 +161,13 @@ class BucketMaker(ABC):
 
     uses_margins: ClassVar[bool]
     """Whether a search probes buckets in the order of the margins of queries."""
+
+    uses_residuals: ClassVar[bool] = False
+    """Whether buckets are made of residual codes. Then rows in the buffer and small segments have buckets too."""
+
+    def with_codec(self, codec: Any) -> Self:
+        """Return the maker of an index whose residual codec is fitted."""
+        return self
 
     @classmethod
     @abstractmethod

@@ -28,7 +28,7 @@ _HEAVIEST = 3
 Value = TypeVar("Value")
 
 
-class _derived(Generic[Value]):
+class derived(Generic[Value]):
     """A property that is computed on first use and cached.
 
     Unlike `functools.cached_property` before Python 3.12 it has no lock. A process forked while another thread holds
@@ -85,21 +85,21 @@ class Centroids:
         """Bytes of signs and weights."""
         return self.signs.nbytes + self.weights.nbytes
 
-    @_derived
+    @derived
     def _planes(self) -> tuple[Codes, Codes]:
         """Bit planes of the ones and of the twos."""
         if self.weights.size:
             return np.ascontiguousarray(self.weights[:, 0]), np.ascontiguousarray(self.weights[:, 1])
         return ~np.zeros_like(self.signs), np.zeros_like(self.signs)
 
-    @_derived
-    def _columns(self) -> tuple[Codes, Codes, Codes]:
-        """Signs, ones and twos in the layout of heads, word by word."""
+    @derived
+    def _blocks(self) -> tuple[Codes, Codes, Codes]:
+        """Signs, ones and twos in blocks, as codes are stored."""
         n_bits = 64 * self.signs.shape[1]
-        signs, ones, twos = (CodeRows.of(plane, n_bits).head for plane in (self.signs, *self._planes))
+        signs, ones, twos = (CodeRows.of(plane, n_bits).blocks for plane in (self.signs, *self._planes))
         return signs, ones, twos
 
-    @_derived
+    @derived
     def _lengths(self) -> tuple[Rows, NDArray[np.float64]]:
         """Sums of the weights, and the factors that turn products with codes into cosines."""
         ones, twos = self._planes
@@ -111,16 +111,16 @@ class Centroids:
     def nearest(self, words: Codes, k: int) -> Rows:
         """Return the `k` nearest centroids of each code, nearest first: int64 (n, k)."""
         chosen: Rows = np.empty((len(words), k), dtype=np.int64)
-        kernels.centroids.choose(words, *self._columns, *self._lengths, len(self), chosen)
+        kernels.centroids.choose(words, *self._blocks, *self._lengths, len(self), chosen)
         return chosen
 
     def assign(self, words: Codes) -> Rows:
         """Return the nearest centroid of each code, using all cores."""
         cell: Rows = np.empty(len(words), dtype=np.int64)
-        columns, lengths = self._columns, self._lengths
+        blocks, lengths = self._blocks, self._lengths
 
         def task(start: int, stop: int) -> None:
-            kernels.centroids.assign(words[start:stop], *columns, *lengths, len(self), cell[start:stop])
+            kernels.centroids.assign(words[start:stop], *blocks, *lengths, len(self), cell[start:stop])
 
         for_each_chunk(task, len(words), tuning().kmeans_task_rows, n_cores())
         return cell

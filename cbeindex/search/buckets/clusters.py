@@ -155,16 +155,15 @@ class Cells(Buckets):
         """Find the nearest rows in some cells of each query."""
         codes, offsets = view.part.codes, self.cell_ends()
         keys: Keys = np.empty((len(queries), min(queries.k, view.part.n_rows)), dtype=np.uint64)
-        checks = Checks.of(codes, queries.n_bits, tuning().cell_miss)
+        checks = Checks.of(queries.n_bits, tuning().cell_miss)
         visits = [Visits(0, 0, 0)]
 
         def task(start: int, stop: int) -> None:
             some = queries.codes[start:stop]
             chosen = self.choose(some, probes, view.hidden)
-            tails = np.ascontiguousarray(some[:, codes.n_head :])
             n_measured = kernels.cells.nearest(
-                some, tails, codes.head, codes.tail, chosen, offsets, view.hidden, view.part.ranks, queries.n_bits,
-                *checks, keys[start:stop],
+                some, codes.blocks, chosen, offsets, view.hidden, view.part.ranks, queries.n_bits, *checks,
+                keys[start:stop],
             )  # fmt: skip
             visits.append(self._visits(chosen, offsets, int(n_measured)))
 
@@ -189,9 +188,8 @@ class Cells(Buckets):
             q = queries.some(some)
             chosen = self.choose(q.codes, probes, view.hidden)
             kernels.asymmetric.visit(
-                q.codes, q.planes, q.totals, q.steps, q.offsets, part.codes.head, part.codes.tail,
-                part.columns["offsets"], part.columns["factors"], part.columns["spreads"], margins[some], view.hidden,
-                part.ranks, chosen, offsets, keys[some],
+                q.levels, q.totals, q.steps, q.offsets, margins[some], part.codes.blocks, part.columns["offsets"],
+                part.columns["factors"], part.columns["spreads"], view.hidden, part.ranks, chosen, offsets, keys[some],
             )  # fmt: skip
             visits.append(self._visits(chosen, offsets))
 
@@ -216,10 +214,10 @@ class Cells(Buckets):
         return arrays | ({"weights": self.centroids.weights} if self.centroids.weights.size else {})
 
     @classmethod
-    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, n_bits: int, n_rows: int) -> Self:
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
         """Rebuild cells from a file."""
         n_cells = as_count(described["n_cells"], "n_cells")
-        width = min(n_words(n_bits), CELL_WORDS)
+        width = min(n_words(maker.n_bits), CELL_WORDS)
         signs = read("centroids", np.uint64, n_cells, width)
         if as_flag(described.get("weights", False), "weights"):
             centroids = Centroids(signs, read("weights", np.uint64, n_cells, 2, width))
@@ -267,7 +265,7 @@ class Clusters(BucketMaker):
         """Return the segment with its rows in the order of cells. Small segments are returned unchanged."""
         if segment.n_rows < tuning().least_cell_segment_rows:
             return segment
-        words = segment.codes.take(np.arange(segment.n_rows))
+        words = segment.codes.words(segment.n_rows)
         first_words = np.ascontiguousarray(words[:, :CELL_WORDS])
         n_cells = self.n_cells_of(segment.n_rows)
         rng = np.random.default_rng(segment.n_rows)

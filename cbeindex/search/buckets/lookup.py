@@ -50,7 +50,7 @@ def nearest(tables: Tables, view: View, queries: CodeQueries) -> BucketResult:
     def task(start: int, stop: int) -> None:
         counts = np.zeros(2, dtype=np.int64)
         kernels.tables.nearest(
-            queries.codes[start:stop], view.part.codes.tail, tables.first_bits, tables.table_bits, tables.starts,
+            queries.codes[start:stop], view.part.codes.rows, tables.first_bits, tables.table_bits, tables.starts,
             tables.rows, view.hidden, view.part.ranks, queries.n_bits, budget, *_scratch(view.part.n_rows),
             keys[start:stop], is_done[start:stop], counts,
         )  # fmt: skip
@@ -94,7 +94,7 @@ def _probe(tables: Tables, view: View, queries: CodeQueries, probing: _Probing) 
         margins = None if queries.margins is None else queries.margins[start:stop]
         masks = common if margins is None else _likeliest_masks(margins, tables, probing.n_masks)
         kernels.tables.probe(
-            queries.codes[start:stop], view.part.codes.tail, tables.first_bits, tables.table_bits, tables.starts,
+            queries.codes[start:stop], view.part.codes.rows, tables.first_bits, tables.table_bits, tables.starts,
             tables.rows, view.hidden, view.part.ranks, budget, masks, probing.n_probes, probing.n_wanted,
             *_scratch(view.part.n_rows), keys[start:stop], is_done[start:stop], counts,
         )  # fmt: skip
@@ -116,7 +116,7 @@ def within(tables: Tables, view: View, queries: CodeQueries, radius: int) -> Mat
         counts = np.zeros(64 * queries.codes.shape[1] + 1, dtype=np.int64)
         for i in range(start, stop):
             n = kernels.tables.within(
-                queries.codes[i], view.part.codes.tail, tables.first_bits, tables.table_bits, tables.starts,
+                queries.codes[i], view.part.codes.rows, tables.first_bits, tables.table_bits, tables.starts,
                 tables.rows, view.hidden, radius, seen, found, keys, counts,
             )  # fmt: skip
             parts[i] = keys[:n][HammingKeys(keys[:n]).distances() <= radius]

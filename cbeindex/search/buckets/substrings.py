@@ -108,8 +108,9 @@ class Tables(Buckets):
         return {"starts": self.starts, "rows": self.rows, "first_bits": self.first_bits}
 
     @classmethod
-    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, n_bits: int, n_rows: int) -> Self:
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
         """Rebuild tables from a file. Entries are not read before they are used."""
+        n_bits = maker.n_bits
         table_bits = as_count(described["table_bits"], "table_bits", most=MOST_TABLE_BITS)
         n_tables = as_count(described["n_tables"], "n_tables", most=n_bits // table_bits)
         first_bits = read("first_bits", np.int64, n_tables)
@@ -124,7 +125,7 @@ class Tables(Buckets):
         self._require_valid()
         for table, first_bit in enumerate(self.first_bits):
             starts, rows = np.zeros_like(self.starts[table]), np.empty_like(self.rows[table])
-            kernels.tables.fill(codes.tail, first_bit, self.table_bits, starts, rows)
+            kernels.tables.fill(codes.rows, first_bit, self.table_bits, starts, rows)
             if not np.array_equal(starts, self.starts[table]) or not np.array_equal(rows, self.rows[table]):
                 raise CorruptIndexFileError(f"table {table} must list each row once, in the bucket of its code")
 
@@ -187,7 +188,7 @@ class Substrings(BucketMaker):
         first_bits = _first_bits(self.n_bits, n_tables)
         starts = np.zeros((n_tables, 2**table_bits + 1), dtype=np.int32)
         rows = np.empty((n_tables, segment.n_rows), dtype=np.int32)
-        words = segment.codes.take(np.arange(segment.n_rows))
+        words = segment.codes.words(segment.n_rows)
         for table in range(n_tables):
             kernels.tables.fill(words, first_bits[table], table_bits, starts[table], rows[table])
         codes = CodeRows.of(words, self.n_bits, by_row=True)  # candidates are read one at a time

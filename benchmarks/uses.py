@@ -1,0 +1,166 @@
+"""Uses of the library that start from nothing, for `benchmarks.start`: each is run alone, in a process of its own.
+
+`python -m benchmarks.uses MODULE:FUNCTION` prints, as JSON, the seconds of each step of a use, and what was compiled
+in it. A use is a generator: it yields the name of a step before it takes it. The import of cbeindex is the first step.
+Modules of uses import neither cbeindex nor numpy when they are imported themselves.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import sys
+import time
+from collections.abc import Iterator
+from typing import Any
+
+Use = Iterator[str]
+
+
+def quickstart() -> Use:
+    """Index dense vectors, codes only, and search: the first lines of the README."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000)
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
+def vectors() -> Use:
+    """The same with vectors kept, a filter and a radius search."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, vectors="float32")
+    index.add(rows)
+    index.remove([0, 1])
+    yield "search"
+    index.search(rows[7], k=3, deny=[8])
+    index.range_search(rows[:2], radius=0.9)
+
+
+def clusters() -> Use:
+    """Cells of similar codes."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, buckets="clusters")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
+def substrings() -> Use:
+    """Tables of substrings."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, buckets="substrings")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10, mode="buckets", rerank=None)
+
+
+def sparse() -> Use:
+    """Sparse rows of many dimensions, kept as they are."""
+    from scipy.sparse import random_array
+
+    from cbeindex import CBEIndex
+
+    rows = random_array((20_000, 25_600), density=0.001, format="csr", dtype="float32", rng=0)
+    yield "add"
+    index = CBEIndex(dim=25_600, n_bits=1_024, vectors="float32")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
+def binary() -> Use:
+    """Codes that the caller has: a scan, a batch, a cascade and a radius search."""
+    import numpy as np
+
+    from cbeindex import BinaryIndex
+
+    codes = np.random.default_rng(0).integers(0, 256, (50_000, 128), dtype=np.uint8)
+    yield "add"
+    index = BinaryIndex(1_024)
+    index.add(codes)
+    yield "search"
+    index.search(codes[0], k=10)
+    index.search(codes[:64], k=10)
+    index.search(codes[:64], k=10, mode="cascade")
+    index.range_search(codes[:2], radius=400)
+
+
+def _prepared() -> Any:
+    """Return the class, and rows for it, which take no part in any step."""
+    import numpy as np
+
+    from cbeindex import CBEIndex
+
+    return CBEIndex, np.random.default_rng(0).standard_normal((20_000, 1_000), dtype=np.float32)
+
+
+class Compilations:
+    """What numba compiles, kernel by kernel, while it is recorded.
+
+    numba compiles under a lock, and a kernel that calls others compiles them meanwhile, so events are nested. What
+    numba compiles of its own counts as part of the kernel that needs it.
+    """
+
+    def __init__(self) -> None:
+        self.step = ""
+        self.kernels: list[dict[str, Any]] = []
+        self._open: list[dict[str, Any]] = []
+
+    def recorded(self) -> Any:
+        """Return a context in which compilations are recorded."""
+        event: Any = importlib.import_module("numba.core.event")
+        listener = type("Listener", (event.Listener,), {"on_start": self._start, "on_end": self._end})
+        return event.install_listener("numba:compile", listener())
+
+    def _start(self, found: Any) -> None:
+        function = found.data["dispatcher"].py_func
+        kernel = f"{function.__module__.removeprefix('cbeindex.kernels.')}.{function.__name__}"
+        is_own = not function.__module__.startswith("numba.")
+        caller = next((outer["kernel"] for outer in reversed(self._open) if outer["is_own"]), None)
+        self._open.append(
+            {"kernel": kernel, "caller": caller, "step": self.step, "signature": str(found.data["args"])}
+            | {"is_own": is_own, "inner": 0.0, "start": time.perf_counter()}
+        )
+
+    def _end(self, found: Any) -> None:
+        done = self._open.pop()
+        seconds = time.perf_counter() - done.pop("start")
+        inner, is_own = done.pop("inner"), done.pop("is_own")
+        if self._open:
+            # A part of numba hands on what its own callees are, and keeps its own time with the kernel that needs it.
+            self._open[-1]["inner"] += seconds if is_own else inner
+        if is_own:
+            self.kernels.append(done | {"seconds": seconds - inner, "whole": seconds})
+
+
+def run(use: Any) -> dict[str, Any]:
+    """Run a use; return the seconds of its steps, those of compiling among them, and what was compiled."""
+    start = time.perf_counter()
+    importlib.import_module("cbeindex")
+    seconds = {"import": time.perf_counter() - start}
+    compiled = Compilations()
+    with compiled.recorded():
+        steps = use()
+        step = next(steps)  # rows are made here
+        while step is not None:
+            compiled.step = step
+            start = time.perf_counter()
+            after = next(steps, None)
+            seconds[step] = time.perf_counter() - start
+            step = after
+    return {"seconds": seconds, "kernels": compiled.kernels}
+
+
+def main(arguments: list[str]) -> None:
+    """Run the use that the argument names."""
+    module, name = arguments[0].split(":")
+    print(json.dumps(run(getattr(importlib.import_module(module), name))))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

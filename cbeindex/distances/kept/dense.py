@@ -1,0 +1,31 @@
+"""Kept vectors as rows of an array, whatever the type of their values."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from numpy.typing import NDArray
+
+from ... import kernels
+from ..._core.tuning import tuning
+from ...data.sparserows import VectorRows
+from .base import Candidates, ExactNearest, KeptVectors
+
+
+class DenseVectors(KeptVectors):
+    """An array of shape (n_rows, dim)."""
+
+    def nearest(self, queries: VectorRows, candidates: Candidates, k: int) -> ExactNearest:
+        """Find the `k` nearest candidates of each query."""
+        if k > tuning().most_inserted_results:
+            return super().nearest(queries, candidates, k)
+        found = ExactNearest.empty(len(queries), k)
+        kernels.exact.nearest(
+            self.dense(queries), self.for_kernels(), self._ids, *candidates, self._metric.number, *found
+        )  # fmt: skip
+        return found
+
+    def for_kernels(self) -> NDArray[Any]:
+        """Return the array in a type that kernels know."""
+        array: NDArray[Any] = self._vectors
+        return array

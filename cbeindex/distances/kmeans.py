@@ -1,0 +1,58 @@
+"""k-means on projections, by matrix products.
+
+A round multiplies all points by all centroids in blocks of a fixed size, so results do not depend on the number of
+threads. Rounds are few and samples bounded: the last tenth of the gain costs as much as all before.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+
+from .._core.threads import leave_if_interrupted
+from .._core.tuning import tuning
+from .._core.typing import Floats, Rows
+
+
+def assign(points: Floats, centroids: Floats) -> Rows:
+    """Return the nearest centroid of each point, the first of equal ones."""
+    half_squares = np.einsum("ij,ij->i", centroids, centroids) / 2
+    nearest: Rows = np.empty(len(points), dtype=np.int64)
+    step = tuning().kmeans_block_rows
+    for start in range(0, len(points), step):
+        leave_if_interrupted()
+        scores = points[start : start + step] @ centroids.T
+        scores -= half_squares
+        nearest[start : start + step] = scores.argmax(axis=1)
+    return nearest
+
+
+def means(points: Floats, cell: Rows, n_cells: int) -> tuple[Floats, Rows]:
+    """Return the mean point of each cell, zeros where a cell is empty, and the number of its points."""
+    sizes = np.bincount(cell, minlength=n_cells)
+    filled = np.flatnonzero(sizes)
+    sums: Floats = np.zeros((n_cells, points.shape[1]), dtype=np.float32)
+    if filled.size:
+        starts = np.concatenate([[0], np.cumsum(sizes[filled])[:-1]])
+        sums[filled] = np.add.reduceat(points[np.argsort(cell, kind="stable")], starts, axis=0)
+    sums /= np.maximum(sizes, 1)[:, np.newaxis].astype(np.float32)
+    return sums, sizes
+
+
+def train(
+    points: Floats, n_centroids: int, rng: np.random.Generator, advance: Callable[[int], object] = lambda n: None
+) -> Floats:
+    """Find centroids of points, which are at least as many; `advance` is called after each round."""
+    sample = rng.permutation(len(points))[: tuning().kmeans_rows * n_centroids]
+    points = points[np.sort(sample)]
+    centroids = points[rng.choice(len(points), n_centroids, replace=False)]
+    for _ in range(tuning().kmeans_iterations):
+        cell = assign(points, centroids)
+        centroids, sizes = means(points, cell, n_centroids)
+        empty = np.flatnonzero(sizes == 0)
+        if empty.size:  # an empty cell takes over a point of a large one
+            crowded = np.argsort(-sizes[cell], kind="stable")[: len(points) // 4 + 1]
+            centroids[empty] = points[rng.choice(crowded, len(empty))]
+        advance(1)
+    return centroids

@@ -1,0 +1,256 @@
+"""Residual codes: rows quantised to 1, 2 or 4 bits a dimension relative to the nearest of some centres.
+
+A row has the projections p of its centred vector, the centre c nearest to p, the residual y = p - c, and level values V
+of y. With f = |y|^2 / <y, V>, the product f <w, V> estimates <y, w>: it is exact for w = y, and unbiased otherwise,
+because the part of V orthogonal to y has no preferred direction. For a query with projections z, w = z - c, and the
+scale s of the encoder,
+
+    |x - q|^2  ~  s (|y|^2 + |w|^2 - 2 f (<z, V> - <c, V>))
+    <x, q>     ~  <x, m> + <m, q - m> + s (<c, z> + <c, y> + f (<z, V> - <c, V>))
+
+with m the centre of the encoder. So a distance is the offset of the row, plus the shift of the query for the centre,
+minus the factor of the row times <z, V>, which look-ups compute. Under "cosine" rows and queries have length 1 or 0,
+and the distance is half of the squared one.
+
+The error of f <w, V> is f <V', w'>, where V' is the part of V orthogonal to y and w' that of w. Its standard deviation
+is the spread of the row, f |V'| / sqrt(n_bits - 1), times |w'|.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .. import kernels
+from .._core.progress import part_bar
+from .._core.tuning import tuning
+from .._core.typing import Floats, Projections
+from ..data.columns import Column
+from ..data.sparserows import VectorRows
+from .estimator import Geometry
+from .kmeans import assign, means, train
+from .metrics import Metric, products_and_squares, squares
+
+CELL_BITS = (1, 2, 4)
+"""Bits a dimension that residual codes may have."""
+
+MOST_CENTRES = 256
+"""Centres that the byte behind a code can name."""
+
+N_NUMBERS = 4
+"""float32 numbers behind a code: factor, offset, spread and length."""
+
+# Width of a level over the root mean square of a residual: least squared error for a normal distribution.
+_LEVEL_WIDTHS = {1: 1.0, 2: 0.9957, 4: 0.3352}
+
+
+# Rounding of a distance in float32, over the sizes of its terms.
+_ROUNDING = 4 * float(np.finfo(np.float32).eps)
+
+
+class Numbers(NamedTuple):
+    """What is stored of rows beside their levels: float32 arrays of shape (n,), and the centres as uint8."""
+
+    factors: Floats
+    offsets: Floats
+    spreads: Floats
+    lengths: Floats
+    centres: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class ResidualCodec:
+    """Encodes rows relative to centres that are fixed.
+
+    Attributes
+    ----------
+    centres : float32 array of shape (n_centres, n_bits)
+    bits : {1, 2, 4}
+        Bits of a level.
+    metric : Metric
+    geometry : Geometry
+    mean : float32 array of shape (n_bits,)
+        Projections of the centre of the encoder from the origin.
+    """
+
+    centres: Floats
+    bits: int
+    metric: Metric
+    geometry: Geometry
+    mean: Floats
+
+    @classmethod
+    def fit(
+        cls, projections: Projections, bits: int, metric: Metric, geometry: Geometry, mean: Floats
+    ) -> ResidualCodec:
+        """Choose centres for data like a sample of projections: one, the mean of the data, if it has no clusters."""
+        centres = _train_centres(projections)
+        return cls(centres, bits, metric, geometry, mean)
+
+    @property
+    def n_bits(self) -> int:
+        """Number of projections."""
+        return int(self.centres.shape[1])
+
+    @property
+    def width(self) -> int:
+        """Projections that centres and cells are chosen by."""
+        return min(self.n_bits, tuning().cell_projections)
+
+    @property
+    def n_bytes(self) -> int:
+        """Bytes of a code."""
+        return -(-self.n_bits * self.bits // 8)
+
+    @property
+    def level_width(self) -> float:
+        """Width of a level over the root mean square of a residual."""
+        return _LEVEL_WIDTHS[self.bits]
+
+    @property
+    def column(self) -> Column:
+        """The column that holds codes, numbers and centres of rows."""
+        return residual_column(self.n_bits, self.bits)
+
+    @cached_property
+    def half_squares(self) -> Floats:
+        """Half of the squared lengths of the centres, over the first projections."""
+        return (squares(self.centres[:, : self.width]) / 2).astype(np.float32)
+
+    @property
+    def factor_scale(self) -> float:
+        """What the stored factors are over f."""
+        return self.geometry.scale * (2 if self.metric.name == "l2" else 1)
+
+    def encode(self, rows: VectorRows, projections: Projections) -> NDArray[np.uint8]:
+        """Encode prepared rows from their projections."""
+        n = len(projections)
+        column = np.empty((n, *self.column.shape), dtype=np.uint8)
+        codes, chosen = np.empty((n, self.n_bytes), dtype=np.uint8), np.empty(n, dtype=np.uint8)
+        sums = np.empty((n, 5))
+        kernels.residuals.encode_rows(
+            np.ascontiguousarray(projections), self.centres, self.half_squares, self.width, self.bits,
+            self.level_width, codes, chosen, sums,
+        )  # fmt: skip
+        column[:, : self.n_bytes] = codes
+        numbers = np.stack(self._numbers(rows, *sums.T), axis=1).astype("<f4")
+        column[:, self.n_bytes : -1] = numbers.view(np.uint8)
+        column[:, -1] = chosen
+        return column
+
+    def _numbers(
+        self, rows: VectorRows, square: Any, product: Any, values: Any, along_values: Any, along: Any
+    ) -> tuple[Any, ...]:
+        """Return factors, offsets, spreads and lengths from the sums that the kernel makes."""
+        scale = self.geometry.scale
+        f = np.divide(square, product, out=np.zeros_like(square), where=product > 0)
+        spread = np.sqrt(np.maximum(f**2 * values - square, 0) / max(1, self.n_bits - 1))
+        if self.metric.name == "ip":
+            with_mean, _ = products_and_squares(rows, self.geometry.centre)
+            return scale * f, scale * (f * along_values - along) - with_mean, spread, np.sqrt(square)
+        offset = scale * (square + 2 * f * along_values)
+        if self.metric.name == "l2":
+            return 2 * scale * f, offset, spread, np.sqrt(square)
+        # Row and query share the 1 of 1 - cosine, so that both are small where distances are.
+        return scale * f, (offset + 1 - squares(rows)) / 2, spread, np.sqrt(square)
+
+    def numbers_of(self, column: NDArray[np.uint8]) -> Numbers:
+        """Return the numbers of encoded rows."""
+        values = np.ascontiguousarray(column[:, self.n_bytes : -1]).view("<f4").astype(np.float32, copy=False)
+        factors, offsets, spreads, lengths = np.ascontiguousarray(values.T)
+        return Numbers(factors, offsets, spreads, lengths, column[:, -1])
+
+    def decode(self, column: NDArray[np.uint8], rows: NDArray[np.int64]) -> Floats:
+        """Return what codes say of the first projections of some rows, (n, width)."""
+        decoded = np.empty((len(rows), self.width), dtype=np.float32)
+        kernels.residuals.decode_rows(column, rows, self.n_bits, self.bits, self.centres, decoded)
+        return decoded
+
+    def query_shifts(self, queries: VectorRows) -> Floats:
+        """Return the part of the shifts of prepared queries that does not depend on a centre."""
+        if self.metric.name == "l2":
+            return np.zeros(len(queries), dtype=np.float32)
+        if self.metric.name == "cosine":
+            return ((1 - squares(queries)) / 2).astype(np.float32)
+        with_mean, _ = products_and_squares(queries, self.geometry.centre)
+        return (1 - with_mean + squares(self.geometry.centre[np.newaxis])).astype(np.float32)
+
+    @property
+    def shift_scales(self) -> tuple[float, float]:
+        """Factors of |w|^2 and of <c, z> in the shift of a query for a centre."""
+        scale = self.geometry.scale
+        return {"l2": (scale, 0.0), "cosine": (scale / 2, 0.0), "ip": (0.0, -scale)}[self.metric.name]
+
+    def errors(self, projections: Projections, distances: Floats, column: NDArray[np.uint8]) -> Floats:
+        """Return the standard errors of estimated distances.
+
+        Parameters
+        ----------
+        projections : float32 array of shape (n_queries, n_bits)
+        distances : float32 array of shape (n_queries, k)
+        column : uint8 array of shape (n_queries * k, row bytes)
+            The rows at these distances.
+        """
+        shape, geometry = distances.shape, self.geometry
+        numbers = self.numbers_of(column)
+        spreads, lengths = numbers.spreads.reshape(shape), numbers.lengths.reshape(shape).astype(np.float64)
+        centres = numbers.centres.reshape(shape)
+        across = np.empty(shape)
+        for i in range(shape[0]):  # |w|^2
+            used, places = np.unique(centres[i], return_inverse=True)
+            across[i] = squares(projections[i] - self.centres[used])[places]
+        if self.metric.name == "ip":
+            apart = np.sqrt(lengths**2 + squares(self.centres)[centres])
+            whole = np.sqrt(squares(projections))[:, np.newaxis]
+            product = geometry.scale * spreads * np.sqrt(across)
+            projected = geometry.scale * apart * whole * np.sqrt(geometry.variance / 2)
+        else:
+            half = 1 if self.metric.name == "l2" else 2
+            with np.errstate(divide="ignore", invalid="ignore"):
+                # <y, w> / |y|, by the estimate itself: what is left of w is orthogonal to y. It is at least as long as
+                # the error that the estimate may have.
+                along = (lengths**2 + across - half * distances / geometry.scale) / (2 * lengths)
+                least = np.minimum((spreads / lengths) ** 2, 1) * across
+                rest = np.where(lengths > 0, np.clip(across - along**2, least, across), 0)
+            product = 2 * geometry.scale / half * spreads * np.sqrt(rest)
+            projected = np.sqrt(geometry.variance) * distances
+        size = np.abs(numbers.offsets.reshape(shape)) + geometry.scale * across + np.abs(distances)
+        rounding = _ROUNDING * size
+        errors: Floats = np.sqrt(product**2 + projected**2 + rounding**2).astype(np.float32)
+        return errors
+
+
+def residual_column(n_bits: int, bits: int) -> Column:
+    """Return the column of residual codes: code, numbers and centre of each row, as bytes."""
+    return Column(np.uint8, (-(-n_bits * bits // 8) + 4 * N_NUMBERS + 1,))
+
+
+def default_bits(n_bits: int) -> int:
+    """Return the bits a dimension that suit codes of this many dimensions."""
+    return 4 if n_bits < tuning().few_cell_dimensions else 1
+
+
+def _train_centres(projections: Projections) -> Floats:
+    """Train centres on a sample, and keep them if they are nearer to other rows than the mean of the data."""
+    n_rows, n_bits = projections.shape
+    limits = tuning()
+    n_centres = min(MOST_CENTRES, n_rows // limits.least_centre_rows, limits.centre_values // n_bits)
+    one = np.zeros((1, n_bits), dtype=np.float32)
+    if n_centres < 2:
+        return one
+    rng = np.random.default_rng(n_rows)
+    points = np.ascontiguousarray(projections[:, : limits.cell_projections])
+    is_held = np.zeros(n_rows, dtype=np.bool_)
+    is_held[rng.choice(n_rows, n_rows // 8, replace=False)] = True
+    with part_bar(limits.kmeans_iterations, "rounds of k-means") as advance:
+        centroids = train(points[~is_held], n_centres, rng, advance)
+    held = points[is_held]
+    left = squares(held - centroids[assign(held, centroids)]).sum()
+    if left > (1 - limits.least_centre_gain) * squares(held).sum():
+        return one
+    centres, sizes = means(projections, assign(points, centroids), n_centres)
+    return np.ascontiguousarray(centres[sizes > 0])

@@ -1,0 +1,151 @@
+"""Residual codes: rows quantised relative to a centre, and their records of 32 rows.
+
+A level of `bits` bits is level * bits bits of a row's code, lowest first, so that a nibble is what `lookup.py` expects.
+Levels are equally wide: the step is a share of the root mean square of the residual. The values that levels stand for
+are those of `querytables.py`: 2 l - 1 for 1 bit a dimension, l - (2**bits - 1) / 2 for 2 and 4 bits.
+
+A record is the codes of 32 rows, byte by byte, and five numbers of each row: factor, offset, spread, length (float32)
+and row number (int32). Rows that do not exist have the offset infinity.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core.typing import CodeBytes, Doubles, Floats, Projections, Rows
+from .dots import dot_floats
+from .jit import njit
+
+Column: TypeAlias = NDArray[np.uint8]
+"""Rows of codes, each followed by four float32 (factor, offset, spread, length) and the number of its centre."""
+
+
+@njit(cache=True, nogil=True)
+def nearest_centre(projections: Floats, centres: Floats, half_squares: Floats, width: int) -> int:
+    """Return the centre with the least distance over the first `width` projections, the first of equal ones."""
+    best, number = np.float32(-np.inf), 0
+    for centre in range(centres.shape[0]):
+        score = dot_floats(projections, centres, centre * centres.shape[1], width) - half_squares[centre]
+        if score > best:
+            best, number = score, centre
+    return number
+
+
+@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def quantise(residual: Floats, centre: Floats, bits: int, inverse: float, levels: Any) -> Any:
+    """Write the levels of a residual; return <residual, values>, |values|^2 and <centre, values>.
+
+    `inverse` is 1 over the width of a level.
+    """
+    half, unit = 1 << (bits - 1), 2.0 if bits == 1 else 1.0
+    product, square, along = 0.0, 0.0, 0.0
+    for i in range(residual.size):
+        level = min(max(int(np.floor(residual[i] * inverse)), -half), half - 1)
+        levels[i] = level + half
+        value = unit * (level + 0.5)
+        product += residual[i] * value
+        square += value * value
+        along += centre[i] * value
+    return product, square, along
+
+
+@njit(cache=True, nogil=True)
+def pack_levels(levels: Any, bits: int, code: Any) -> None:
+    """Pack the levels of a row into bytes; bits behind the last level are 0."""
+    per_byte = 8 // bits
+    for j in range(code.size):
+        packed = 0
+        for i in range(min(per_byte, levels.size - j * per_byte)):
+            packed |= levels[j * per_byte + i] << (i * bits)
+        code[j] = packed
+
+
+@njit(cache=True, nogil=True)
+def encode_rows(
+    projections: Projections, centres: Floats, half_squares: Floats, width: int, bits: int, share: float,
+    codes: CodeBytes, chosen: Any, numbers: Doubles,
+) -> None:  # fmt: skip
+    """Quantise rows relative to their nearest centres.
+
+    Parameters
+    ----------
+    projections : float32 array of shape (n, n_bits)
+    half_squares : float32 array of shape (n_centres,)
+        Half of the squared lengths of the centres over the first `width` projections.
+    share : float
+        Width of a level over the root mean square of a residual.
+    codes : uint8 array of shape (n, n_bytes)
+    chosen : uint8 array of shape (n,)
+        The centre of each row.
+    numbers : float64 array of shape (n, 5)
+        For residual y, values V and centre c: |y|^2, <y, V>, |V|^2, <c, V> and <c, y>.
+    """
+    n_bits = projections.shape[1]
+    residual, levels = np.empty(n_bits, dtype=np.float32), np.empty(n_bits, dtype=np.uint8)
+    for row in range(projections.shape[0]):
+        number = nearest_centre(projections[row], centres, half_squares, width)
+        centre, square, along = centres[number], 0.0, 0.0
+        for i in range(n_bits):
+            residual[i] = projections[row, i] - centre[i]
+            square += np.float64(residual[i]) * residual[i]
+            along += np.float64(residual[i]) * centre[i]
+        step = share * np.sqrt(square / n_bits)
+        inverse = 1 / step if step > 1e-30 else 0.0
+        numbers[row, 1], numbers[row, 2], numbers[row, 3] = quantise(residual, centre, bits, inverse, levels)
+        numbers[row, 0], numbers[row, 4] = square, along
+        chosen[row] = number
+        pack_levels(levels, bits, codes[row])
+
+
+@njit(cache=True, nogil=True)
+def decode_rows(column: Column, rows: Rows, n_bits: int, bits: int, centres: Floats, out: Floats) -> None:
+    """Write what the codes of some rows say of their first projections to `out`, (n, width).
+
+    The values of a row are scaled to its length, which is stored behind its code.
+    """
+    n_bytes, per_byte, mask = (n_bits * bits + 7) // 8, 8 // bits, (1 << bits) - 1
+    half, width = (1 << (bits - 1)) - 0.5, out.shape[1]
+    length = np.empty(4, dtype=np.uint8)
+    for i in range(rows.size):
+        code = column[rows[i]]
+        square = 0.0
+        for j in range(n_bits):
+            value = ((code[j // per_byte] >> (j % per_byte * bits)) & mask) - half
+            square += value * value
+        for j in range(4):
+            length[j] = code[n_bytes + 12 + j]
+        scale = np.float32(length.view(np.float32)[0] / np.sqrt(square))
+        centre = centres[code[n_bytes + 16]]
+        for j in range(width):
+            value = ((code[j // per_byte] >> (j % per_byte * bits)) & mask) - half
+            out[i, j] = centre[j] + scale * np.float32(value)
+
+
+@njit(cache=True, nogil=True)
+def fill_records(column: Column, rows: Rows, places: Rows, numbers: Any, n_bytes: int, records: Any) -> None:
+    """Write `column[rows[i]]` to place `places[i]` of the records, with the row number `numbers[i]`."""
+    for i in range(rows.size):
+        source, target, lane = column[rows[i]], records[places[i] // 32], places[i] % 32
+        for j in range(n_bytes):
+            target[32 * j + lane] = source[j]
+        at = 32 * n_bytes + 4 * lane
+        for field in range(4):
+            for j in range(4):
+                target[at + 128 * field + j] = source[n_bytes + 4 * field + j]
+        for j in range(4):
+            target[at + 512 + j] = (numbers[i] >> (8 * j)) & 255
+
+
+@njit(cache=True, nogil=True)
+def read_records(records: Any, places: Rows, centres: Any, n_bytes: int, column: Column) -> None:
+    """Write the rows at some places of the records, and the numbers of their centres, to `column`."""
+    for i in range(places.size):
+        source, target, lane = records[places[i] // 32], column[i], places[i] % 32
+        for j in range(n_bytes):
+            target[j] = source[32 * j + lane]
+        at = 32 * n_bytes + 4 * lane
+        for field in range(4):
+            for j in range(4):
+                target[n_bytes + 4 * field + j] = source[at + 128 * field + j]
+        target[n_bytes + 16] = centres[i]

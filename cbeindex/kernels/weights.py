@@ -1,0 +1,225 @@
+"""Weights of blocks of 16 rows: quantised queries against the bits of codes.
+
+Blocks are those of `blocks.py`: word w of row 16 * b + i is `blocks[b, w, i]`. Weights are sums of levels (see
+`levels.py`), by look-ups or by planes, and equal integers either way:
+
+- Look-ups: the 128 bytes of a word are transposed in registers, so that byte j of all 16 rows lies side by side; then
+  one instruction looks up the nibbles of 16 rows (NEON, SSSE3), of 16 rows in two bytes (AVX2) or in four (AVX-512).
+- Planes, AND and POPCNT, where there is no instruction for look-ups. Where VPOPCNTDQ counts eight words at a time they
+  take 0.95 to 1.2 times as long as look-ups for one query and 1.05 to 1.55 times for four (Zen 5, 128 to 4,096 bits;
+  `python -m benchmarks lookups`), so look-ups serve there too. As AVX2 they take 1.9 to 2.3 and 3.5 to 4.1 times.
+
+`prepared` are the tables or planes of queries, whichever `prepare` makes for the processor.
+"""
+
+import sys
+from typing import Any
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.registry import cpu_target
+from numba.extending import intrinsic
+
+from .jit import njit
+from .levels import Levels, planes_of, tables_of
+from .vectorcode import I8, I16, I32, I64, VectorCode, cgutils
+
+weights_by_planes: Any
+weights_by_tables: Any
+
+
+def _bytes_together() -> int:
+    """Return how many bytes of a word one instruction looks up for 16 rows, 0 if planes are used."""
+    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+        return 0
+    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
+    switched_on = {name[1:] for name in features.split(",") if name.startswith("+")}
+    if triple.startswith(("aarch64", "arm64")) and sys.byteorder == "little":
+        return 1
+    if not triple.startswith("x86_64"):
+        return 0
+    if {"avx512bw", "avx512vbmi"} <= switched_on:
+        return 4
+    return 2 if "avx2" in switched_on else 1 if "ssse3" in switched_on else 0
+
+
+TOGETHER = _bytes_together()
+LOOKS_UP = TOGETHER > 0
+
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+
+    def weights_by_planes(planes: Any, numbers: Any, blocks: Any, block: int, out: Any) -> None:
+        """Put the weights of the rows of a block for each of some queries into `out[:len(numbers)]`.
+
+        `numbers` is a tuple of int, and `out` an int32 array of shape (len(numbers) or more, 16).
+        """
+        for i, number in enumerate(numbers):
+            signs, *others = planes[number].reshape(-1, 5).T
+            differing = blocks[block] ^ signs[:, np.newaxis]
+            out[i] = 0
+            for plane, ones in enumerate(others):
+                out[i] += np.bitwise_count(differing & ones[:, np.newaxis]).sum(axis=0, dtype=np.int32) << plane
+
+    def weights_by_tables(tables: Any, numbers: Any, blocks: Any, block: int, out: Any) -> None:
+        """Do as `weights_by_planes` by look-ups."""
+        n_words = blocks.shape[1]
+        codes = blocks[block].astype("<u8", order="C").view(np.uint8).reshape(n_words, 16, 2, 4).transpose(0, 2, 3, 1)
+        nibbles = np.stack([codes & 15, codes >> 4], axis=2)  # (n_words, 2, lower or upper, 4, rows)
+        for i, number in enumerate(numbers):
+            of_query = tables[number].view(np.uint8).reshape(n_words, 2, 2, 4, 16)
+            out[i] = np.take_along_axis(of_query, nibbles, axis=4).sum(axis=(0, 1, 2, 3), dtype=np.int32)
+
+else:
+    _ROWS, _WORDS = ir.VectorType(I32, 16), ir.VectorType(I64, 16)
+    # Words whose weights a 16-bit sum holds: 64 * 960 < 2**16, with the weights of one byte each for 16 bits.
+    _CHUNK = 64
+    # Bytes ahead of those that are read, for which memory is asked.
+    _AHEAD = 4096
+
+    def _transpose(code: VectorCode, start: Any, together: int) -> list[Any]:
+        """Read a word of 16 rows; return its bytes, one of all rows after the other, `together` of them in a vector."""
+        if together == 4:
+            halves = [code.load(ir.VectorType(I8, 64), code.at(start, 64 * i)) for i in range(2)]
+            return [
+                code.pick(halves[0], [8 * row + byte for byte in some for row in range(16)], halves[1])
+                for some in (range(4), range(4, 8))
+            ]
+        pairs = [code.load(ir.VectorType(I8, 16), code.at(start, 16 * i)) for i in range(8)]
+        return _transpose_lanes(code, pairs) if together == 2 else _every_eighth(code, pairs)
+
+    def _every_eighth(code: VectorCode, vectors: list[Any]) -> list[Any]:
+        """Return the vector of every eighth byte, beginning with the first, the second, and so on."""
+        if len(vectors) == 1:
+            return vectors
+        halves = []
+        for first in range(2):
+            places = range(first, 32, 2)
+            halves.append([code.pick(vectors[i], places, vectors[i + 1]) for i in range(0, len(vectors), 2)])
+        parts = [_every_eighth(code, half) for half in halves]
+        return [part for both in zip(*parts, strict=True) for part in both]
+
+    def _transpose_lanes(code: VectorCode, pairs: list[Any]) -> list[Any]:
+        """Transpose by shuffles of single instructions; pairs are vectors of two rows."""
+        builder = code.builder
+
+        def interleave(vectors: list[Any], bits: int) -> list[Any]:
+            """Interleave elements of vectors, in the lower halves of lanes, and in the upper ones."""
+            kind, n = ir.VectorType(ir.IntType(bits), 256 // bits), 128 // bits
+            one, other = (builder.bitcast(vector, kind) for vector in vectors)
+            return [
+                code.pick(one, [lane + first + i // 2 + 2 * n * (i % 2) for lane in (0, n) for i in range(n)], other)
+                for first in (0, n // 2)
+            ]
+
+        rows = [code.join(pairs[i], pairs[i + 4]) for i in range(4)]  # rows 2 i, 2 i + 1 | 8 + 2 i, 9 + 2 i
+        alternating = [lane + i // 2 + 8 * (i % 2) for lane in (0, 16) for i in range(16)]
+        rows = [code.pick(row, alternating) for row in rows]
+        fours = [interleave(rows[:2], 16), interleave(rows[2:], 16)]  # of rows 0 - 3 | 8 - 11 and 4 - 7 | 12 - 15
+        eights = [vector for both in zip(*fours, strict=True) for vector in interleave(list(both), 32)]
+        words = ir.VectorType(I64, 4)
+        in_order = [code.pick(builder.bitcast(vector, words), [0, 2, 1, 3]) for vector in eights]
+        return [builder.bitcast(vector, ir.VectorType(I8, 32)) for vector in in_order]
+
+    def _look_up(code: VectorCode, codes: list[Any], table: Any, together: int) -> list[Any]:
+        """Return sums of four entries each, as bytes: all those of a word, given its nibbles."""
+        builder, entries = code.builder, []
+        for i, nibbles in enumerate(codes):
+            byte, is_upper = i // 2 * together, i % 2
+            place = 128 * (byte // 4) + 64 * is_upper + 16 * (byte % 4)
+            entries.append(code.look_up(code.load(nibbles.type, code.at(table, place)), nibbles))
+        return [
+            builder.add(builder.add(*entries[i : i + 2]), builder.add(*entries[i + 2 : i + 4]))
+            for i in range(0, len(entries), 4)
+        ]
+
+    def _weigh_by_tables(code: VectorCode, rows: Any, n_words: Any, tables: list[Any], together: int) -> list[Any]:
+        """Return the weights of 16 rows, as int32, for each of some queries.
+
+        Two neighbouring rows share a 16-bit sum. A second sum of the odd ones alone tells them apart at the end.
+        """
+        builder, count = code.builder, 8 * together
+        pairs, eight = ir.VectorType(I16, count), code.constant(I16, [8] * count)
+        totals = [code.variable(code.zeros(_ROWS)) for _ in tables]
+        n_chunks = builder.udiv(builder.add(n_words, I64(_CHUNK - 1)), I64(_CHUNK))
+        with cgutils.for_range(builder, n_chunks) as chunks:
+            begin = builder.mul(chunks.index, I64(_CHUNK))
+            end = builder.add(begin, I64(_CHUNK))
+            end = builder.select(builder.icmp_unsigned("<", end, n_words), end, n_words)
+            both, odd = ([code.variable(code.zeros(pairs)) for _ in tables] for _ in range(2))
+            for variable in both + odd:
+                builder.store(code.zeros(pairs), variable)
+            with cgutils.for_range(builder, end, begin) as loop:
+                codes, start = [], code.at(rows, loop.index, 128)
+                for i in range(2):
+                    code.prefetch(code.at(start, _AHEAD + 64 * i))
+                for vector in _transpose(code, start, together):
+                    codes.append(builder.and_(vector, code.filled(vector.type, 15)))
+                    codes.append(builder.lshr(vector, code.filled(vector.type, 4)))
+                for i, table in enumerate(tables):
+                    for found in _look_up(code, codes, code.at(table, loop.index, 256), together):
+                        found = builder.bitcast(found, pairs)
+                        code.add_to(both[i], found)
+                        code.add_to(odd[i], builder.lshr(found, eight))
+            for i, total in enumerate(totals):
+                of_odd = builder.load(odd[i])
+                of_even = builder.sub(builder.load(both[i]), builder.shl(of_odd, eight))
+                for part, other in zip(code.split(of_even, 8), code.split(of_odd, 8), strict=True):
+                    in_order = code.pick(part, [k // 2 + 8 * (k % 2) for k in range(16)], other)
+                    code.add_to(total, builder.zext(in_order, _ROWS))
+        return [builder.load(total) for total in totals]
+
+    def _weigh_by_planes(code: VectorCode, rows: Any, n_words: Any, planes: list[Any]) -> list[Any]:
+        """Return the weights of 16 rows, as int32, for each of some queries."""
+        builder, weights = code.builder, []
+        for of_query in planes:
+            counts = [code.variable(code.zeros(_WORDS)) for _ in range(4)]
+            with cgutils.for_range(builder, n_words) as loop:
+                words = code.load(_WORDS, code.at(rows, loop.index, 128))
+                place = code.at(of_query, loop.index, 40)
+                read = [code.splat(code.load(I64, code.at(place, 8 * i)), 16) for i in range(5)]
+                differing = builder.xor(words, read[0])
+                for count, plane in zip(counts, read[1:], strict=True):
+                    code.add_to(count, code.call("llvm.ctpop.v16i64", _WORDS, builder.and_(differing, plane)))
+            total = code.zeros(_WORDS)
+            for i, count in enumerate(counts):
+                total = builder.add(total, builder.shl(builder.load(count), code.filled(_WORDS, i)))
+            weights.append(builder.trunc(total, _ROWS))
+        return weights
+
+    def weigh(code: VectorCode, signature: Any, arguments: Any, together: int) -> list[Any]:
+        """Return the weights of the rows of a block: of arguments `prepared`, `numbers`, `blocks` and `block`."""
+        numbers = cgutils.unpack_tuple(code.builder, arguments[1])
+        prepared = [code.row(signature.args[0], arguments[0], number) for number in numbers]
+        rows = code.row(signature.args[2], arguments[2], arguments[3])
+        n_words = code.shape(signature.args[2], arguments[2])[1]
+        if together == 0:
+            return _weigh_by_planes(code, rows, n_words, prepared)
+        return _weigh_by_tables(code, rows, n_words, prepared, together)
+
+    def _define(together: int, summary: str) -> Any:
+        """Make an intrinsic for the weights of a block."""
+
+        def typed(typing_context: Any, prepared: Any, numbers: Any, blocks: Any, block: Any, out: Any) -> Any:
+            def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+                code = VectorCode(context, builder)
+                for i, weights in enumerate(weigh(code, signature, arguments, together)):
+                    code.store(weights, code.row(signature.args[4], arguments[4], I64(i)))
+                return context.get_dummy_value()
+
+            return types.void(prepared, numbers, blocks, types.int64, out), generate
+
+        typed.__doc__ = summary
+        return intrinsic(typed)
+
+    weights_by_planes = _define(0, "Put the weights of the rows of a block for each of some queries into `out`.")
+    weights_by_tables = _define(TOGETHER or 1, "Do as `weights_by_planes` by look-ups.")
+
+
+@njit(cache=True, nogil=True)
+def prepare(levels: Levels) -> Any:
+    """Return the tables of queries if there are look-ups, otherwise the planes."""
+    if LOOKS_UP:
+        return tables_of(levels)
+    return planes_of(levels)

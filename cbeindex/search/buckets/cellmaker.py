@@ -1,0 +1,195 @@
+"""Makes cells of residual codes: divides the rows of each centre, and lays out their records."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from typing import ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import kernels
+from ..._core.threads import for_each_chunk, n_cores
+from ..._core.tuning import tuning
+from ..._core.typing import Floats, Keys, Rows
+from ...data.codes import CodeRows
+from ...data.keys import EstimateKeys
+from ...distances.records import RECORD_ROWS, record_bytes
+from ...distances.residuals import CELL_BITS, ResidualCodec
+from ...store.segment import NOT_HIDDEN, Segment
+from .base import BucketMaker, Buckets
+from .cellkernel import CellCall, CellCounts
+from .residualcells import N_NEAREST, ResidualCells
+
+
+class _Division(NamedTuple):
+    """Cells of rows.
+
+    Attributes
+    ----------
+    cell : int64 array of shape (n_rows,)
+    centroids : float32 array of shape (n_cells, width)
+    centres : uint8 array of shape (n_cells,)
+    """
+
+    cell: Rows
+    centroids: Floats
+    centres: NDArray[np.uint8]
+
+
+@dataclass(frozen=True)
+class CellMaker(BucketMaker):
+    """Makes cells of residual codes.
+
+    Attributes
+    ----------
+    n_bits : int
+    n_cells : int or None
+        Cells of each segment. By default twice the square root of its rows.
+    cell_bits : int or None
+        Bits a dimension of residual codes. By default the dimension decides.
+    codec : ResidualCodec or None
+        None until the index is fitted.
+    """
+
+    n_bits: int
+    n_cells: int | None = None
+    cell_bits: int | None = None
+    codec: ResidualCodec | None = None
+
+    buckets: ClassVar[type[Buckets]] = ResidualCells
+    options: ClassVar[tuple[str, ...]] = ("n_cells", "cell_bits")
+    is_exact: ClassVar[bool] = False
+    can_estimate: ClassVar[bool] = True
+    uses_margins: ClassVar[bool] = False
+    uses_residuals: ClassVar[bool] = True
+
+    @classmethod
+    def from_options(cls, n_bits: int, options: dict[str, int]) -> Self:
+        """Make a maker from the options that are set."""
+        bits = options.get("cell_bits")
+        if bits is not None and bits not in CELL_BITS:
+            raise ValueError(f"cell_bits must be one of {CELL_BITS}, got {bits}")
+        return cls(n_bits, options.get("n_cells"), bits)
+
+    def with_codec(self, codec: ResidualCodec) -> Self:
+        """Return the maker of an index that is fitted."""
+        return replace(self, codec=codec)
+
+    def arrange(self, segment: Segment) -> Segment:
+        """Return a segment of any size with its rows in the order of cells."""
+        assert self.codec is not None
+        column: NDArray[np.uint8] = segment.columns["residuals"]
+        division = self._divide(column)
+        rows = np.argsort(division.cell, kind="stable")
+        ranks = rows.astype(np.int32)  # rows were in the order of ids
+        order = np.empty_like(ranks)
+        order[rows] = np.arange(len(rows), dtype=np.int32)
+        cells = _lay_out(self.codec, column, rows, division)
+        words = segment.codes.take(rows)
+        others = {name: values[rows] for name, values in segment.columns.items() if name != "residuals"}
+        arranged = replace(
+            segment,
+            ids=segment.ids[rows],
+            codes=CodeRows.of(words, 64 * words.shape[1]),
+            columns={name: others.get(name) for name in segment.columns} | cells.columns(),
+            removed=segment.removed[rows] if segment.removed.size else segment.removed,
+            order=order,
+            ranks=ranks,
+        )
+        cells = replace(cells, n_probes=_measure_probes(arranged, cells))
+        return replace(arranged, buckets=cells)
+
+    def n_cells_of(self, n_rows: int) -> int:
+        """Return how many cells a segment of `n_rows` rows should have."""
+        if n_rows < tuning().least_cell_segment_rows:
+            return 1
+        root = math.sqrt(n_rows)
+        n_cells = self.n_cells or round(tuning().cells_of_root * root)
+        return max(1, min(n_cells, round(tuning().most_cells_of_root * root), n_rows // tuning().least_cell_rows))
+
+    def _divide(self, column: NDArray[np.uint8]) -> _Division:
+        """Divide the rows of each centre into cells of about the same size."""
+        codec = self.codec
+        assert codec is not None
+        centres = column[:, -1]
+        n_rows, sizes = len(centres), np.bincount(centres, minlength=len(codec.centres))
+        used, by_centre = np.flatnonzero(sizes), np.argsort(centres, kind="stable")
+        ends = np.cumsum(sizes)
+        # Data with one centre has no clusters, and nothing is gained by dividing it.
+        share = self.n_cells_of(n_rows) / n_rows if len(codec.centres) > 1 else 0
+        n_parts = np.clip(np.rint(sizes[used] * share).astype(np.int64), 1, sizes[used])
+        firsts = np.concatenate([[0], np.cumsum(n_parts)])
+        cell: Rows = np.empty(n_rows, dtype=np.int64)
+        centroids = np.empty((firsts[-1], codec.width), dtype=np.float32)
+
+        def task(start: int, stop: int) -> None:
+            for i in range(start, stop):
+                rows, mine = by_centre[ends[used[i]] - sizes[used[i]] : ends[used[i]]], slice(firsts[i], firsts[i + 1])
+                if share * n_rows <= 1:
+                    cell[rows], centroids[mine] = firsts[i], codec.centres[used[i], : codec.width]
+                else:
+                    part, centroids[mine] = _divide_centre(codec.decode(column, rows), int(n_parts[i]))
+                    cell[rows] = firsts[i] + part
+
+        for_each_chunk(task, len(used), 1, n_cores())
+        return _Division(cell, centroids, np.repeat(used, n_parts).astype(np.uint8))
+
+
+def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:
+    """Divide points into cells by k-means; return the cell of each point, and the means of the cells."""
+    sample = np.random.default_rng(len(points)).permutation(len(points))[: tuning().kmeans_rows * n_parts]
+    cell: Rows = np.empty(len(points), dtype=np.int64)
+    centroids = np.empty((n_parts, points.shape[1]), dtype=np.float32)
+    kernels.dividing.divide(points, sample, tuning().kmeans_iterations, centroids, cell)
+    return cell, centroids
+
+
+def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, division: _Division) -> ResidualCells:
+    """Write rows, which are in the order of cells, to records; all cells are probed by default. Empty cells vanish."""
+    sizes = np.bincount(division.cell, minlength=len(division.centres))
+    filled = np.flatnonzero(sizes)
+    sizes = sizes[filled]
+    offsets, starts = (np.concatenate([[0], np.cumsum(n)]) for n in (sizes, -(-sizes // RECORD_ROWS)))
+    records = np.zeros((starts[-1], record_bytes(codec.n_bytes)), dtype=np.uint8)
+    offsets_at = RECORD_ROWS * (codec.n_bytes + 4)
+    infinite = np.full(RECORD_ROWS, np.inf, dtype="<f4").view(np.uint8)
+    records[starts[1:] - 1, offsets_at : offsets_at + 4 * RECORD_ROWS] = infinite
+    numbers = np.arange(len(rows))
+    places = np.repeat(RECORD_ROWS * starts[:-1] - offsets[:-1], sizes) + numbers
+
+    def task(start: int, stop: int) -> None:
+        some = slice(start, stop)
+        kernels.residuals.fill_records(column, rows[some], places[some], numbers[some], codec.n_bytes, records)
+
+    for_each_chunk(task, len(rows), tuning().record_task_rows, n_cores())
+    n_probes = (len(sizes),) * len(N_NEAREST)
+    return ResidualCells(
+        codec, records, starts, offsets, division.centroids[filled], division.centres[filled], n_probes
+    )
+
+
+def _measure_probes(segment: Segment, cells: ResidualCells) -> tuple[int, ...]:
+    """Count the cells that hold the wanted share of the nearest rows by estimate, for a sample of rows."""
+    n_rows, limits = segment.n_rows, tuning()
+    if n_rows < limits.least_cell_segment_rows or cells.n_cells == 1:
+        return cells.n_probes
+    rng = np.random.default_rng(n_rows)
+    sample = np.sort(rng.choice(n_rows, min(limits.probe_sample_rows, n_rows), replace=False))
+    column = segment.columns["residuals"][sample]
+    queries = np.empty((len(sample), cells.codec.n_bits), dtype=np.float32)
+    kernels.residuals.decode_rows(
+        column, np.arange(len(sample)), cells.codec.n_bits, cells.codec.bits, cells.codec.centres, queries
+    )
+    counts = CellCounts(cells.n_cells, min(n_rows, N_NEAREST[-1] + 1), 0)
+    in_order = replace(segment, ranks=np.arange(n_rows, dtype=np.int32))  # keys of rows, not of ranks
+    call = CellCall(replace(in_order, buckets=cells), NOT_HIDDEN, counts)
+    keys: Keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
+    rows = EstimateKeys(keys).ranks()[:, 1:]  # without the sampled row itself
+    cell = np.searchsorted(cells.offsets, rows, side="right") - 1
+    width = cells.codec.width
+    near = cells.directory.bases - cells.directory.weight * (queries[:, :width] @ cells.centroids.T)
+    places = np.argsort(np.argsort(near, axis=1, kind="stable"), axis=1)
+    needed = np.take_along_axis(places, cell, axis=1) + 1
+    return tuple(int(np.quantile(needed[:, :n], limits.cell_probe_recall, method="higher")) for n in N_NEAREST)

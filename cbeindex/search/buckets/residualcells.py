@@ -1,0 +1,237 @@
+"""Cells of residual codes: near rows are stored contiguously, and a search estimates distances in the nearest cells.
+
+A row is encoded once, when it is added, relative to one of the centres of the index (`distances/residuals.py`). The
+cells of a segment lie within centres: the rows of a centre are divided by k-means on what their codes say of their
+projections. So segments are joined without vectors, and without encoding anything anew.
+
+The codes of a cell are in records of 32 rows (`kernels/residuals.py`), and every cell begins a new record.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, NamedTuple, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ... import kernels
+from ..._core.checks import as_count
+from ..._core.tuning import tuning
+from ..._core.typing import Arrays, Floats, Rows
+from ...data.codes import CodeRows
+from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
+from ...distances.residuals import ResidualCodec
+from ...errors import CorruptIndexFileError
+from ..plan import Cost, Plan
+from ..queries import CodeQueries
+from ..view import View
+from .base import ArrayReader, BucketResult, Buckets
+from .centroids import derived
+
+N_NEAREST = (10, 100, 1000)
+"""Numbers of nearest rows for which the default number of probes is measured."""
+
+
+class Directory(NamedTuple):
+    """What the choice of cells reads.
+
+    Attributes
+    ----------
+    records : uint8 array of shape (n_blocks, size)
+        Codes, factors and offsets of centroids, 32 in a record.
+    bases : float32 array of shape (n_cells,)
+    weight : float
+        The distance of a cell is its base less `weight` times the product of query and centroid.
+    """
+
+    records: NDArray[np.uint8]
+    bases: Floats
+    weight: float
+
+
+@dataclass(frozen=True)
+class ResidualCells(Buckets):
+    """The cells of a segment.
+
+    Attributes
+    ----------
+    codec : ResidualCodec
+    records : uint8 array of shape (n_records, bytes of a record)
+    starts, offsets : int64 arrays of shape (n_cells + 1,)
+        Records of each cell, and its rows, which these records hold.
+    centroids : float32 array of shape (n_cells, width)
+        Means of the first projections of rows.
+    cell_centres : uint8 array of shape (n_cells,)
+        The centre that the codes of a cell are relative to.
+    n_probes : tuple of int
+        Cells that hold most of the 10, 100 and 1,000 nearest rows of a row, on average.
+    """
+
+    codec: ResidualCodec
+    records: NDArray[np.uint8]
+    starts: Rows
+    offsets: Rows
+    centroids: Floats
+    cell_centres: NDArray[np.uint8]
+    n_probes: tuple[int, ...]
+
+    kind: ClassVar[str] = "residual cells"
+    stores_codes_by_row: ClassVar[bool] = False
+    reorders_rows: ClassVar[bool] = True
+    stored_columns: ClassVar[tuple[str, ...]] = ("residuals",)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "directory"}
+
+    @property
+    def n_cells(self) -> int:
+        """Number of cells."""
+        return len(self.cell_centres)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows, each counted once."""
+        return int(self.offsets[-1])
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the cells, apart from the order of rows."""
+        arrays = (self.records, self.starts, self.offsets, self.centroids, self.cell_centres)
+        return sum(array.nbytes for array in arrays)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a segment that records hold."""
+        rows = RecordRows(self.records, self.offsets, self.starts, self.cell_centres, self.codec.n_bytes)
+        return {"residuals": rows}
+
+    @derived
+    def directory(self) -> Directory:
+        """Encode the centroids for the choice of cells: look-ups find the nearest ones, products then order them."""
+        codec, centroids = self.codec, self.centroids
+        n_cells, width = centroids.shape
+        n_bytes = -(-width * codec.bits // 8)
+        one = np.zeros((1, width), dtype=np.float32)
+        codes, chosen = np.empty((n_cells, n_bytes), dtype=np.uint8), np.empty(n_cells, dtype=np.uint8)
+        sums = np.empty((n_cells, 5))
+        kernels.residuals.encode_rows(
+            np.ascontiguousarray(centroids), one, one[:, 0], width, codec.bits, codec.level_width, codes, chosen, sums
+        )
+        square, product = sums[:, 0], sums[:, 1]
+        weight, bases = 2.0, square
+        if codec.metric.name == "ip":
+            weight, bases = 1.0, -(centroids.astype(np.float64) @ codec.mean[:width].astype(np.float64))
+        factors = weight * np.divide(square, product, out=np.zeros(n_cells), where=product > 0)
+        n_blocks = -(-n_cells // RECORD_ROWS)
+        numbers = np.zeros((2, n_blocks * RECORD_ROWS), dtype=np.float32)
+        numbers[:, :n_cells] = factors, bases
+        padded = np.zeros((n_blocks * RECORD_ROWS, n_bytes), dtype=np.uint8)
+        padded[:n_cells] = codes
+        records = np.empty((n_blocks, RECORD_ROWS * (n_bytes + 8)), dtype=np.uint8)
+        records[:, : -8 * RECORD_ROWS] = (
+            padded.reshape(n_blocks, RECORD_ROWS, n_bytes).swapaxes(1, 2).reshape(n_blocks, -1)
+        )
+        by_block = numbers.reshape(2, n_blocks, RECORD_ROWS).swapaxes(0, 1)
+        records[:, -8 * RECORD_ROWS :] = np.ascontiguousarray(by_block).reshape(n_blocks, -1).view(np.uint8)
+        return Directory(records, bases.astype(np.float32), weight)
+
+    # --- planner ---
+
+    def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
+        """Return the rows in the visited cells, and the bytes of their records and of the directory."""
+        share = min(1.0, (n_probes or self.default_probes(k)) / self.n_cells)
+        return Cost(int(self.n_rows * share), int(self.records.nbytes * share))
+
+    def default_probes(self, k: int) -> int:
+        """Return the number of cells to visit for `k` results."""
+        if k > N_NEAREST[-1]:
+            wanted = self.n_probes[-1] * k / N_NEAREST[-1]
+        else:
+            wanted = math.exp(np.interp(math.log(k), np.log(N_NEAREST), np.log(self.n_probes)))
+        return min(self.n_cells, math.ceil(wanted - 1e-9))  # rounding of logarithms must not add a cell
+
+    # --- search ---
+
+    def probes(self, plan: Plan, n_visible: int) -> int:
+        """Return how many cells a plan visits, more where few rows may be results."""
+        if plan.mode == "scan" or self.n_rows < tuning().least_cell_segment_rows:
+            return self.n_cells
+        if plan.n_probes is not None:
+            return min(self.n_cells, plan.n_probes)
+        return min(self.n_cells, -(-self.default_probes(plan.k) * self.n_rows // max(1, n_visible)))
+
+    def nearest(self, view: View, queries: CodeQueries, plan: Plan) -> BucketResult | None:
+        """Return None: Hamming order does not follow cells, so that the rows are to be scanned."""
+        return None
+
+    # --- index file ---
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the cells apart from their arrays."""
+        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes)}
+
+    def to_arrays(self) -> Arrays:
+        """Return the arrays of the cells."""
+        return {
+            "records": self.records,
+            "starts": self.starts,
+            "offsets": self.offsets,
+            "centroids": self.centroids,
+            "centres": self.cell_centres,
+        }
+
+    @classmethod
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
+        """Rebuild cells from a file."""
+        codec: ResidualCodec | None = maker.codec
+        if codec is None:
+            raise ValueError("cells must not be in an index without centres")
+        n_cells = as_count(described["n_cells"], "n_cells", most=n_rows)
+        records = read("records", np.uint8, None, record_bytes(codec.n_bytes))
+        starts, offsets = read("starts", np.int64, n_cells + 1), read("offsets", np.int64, n_cells + 1)
+        sizes = np.diff(offsets)
+        if offsets[0] != 0 or offsets[-1] != n_rows or (sizes < 0).any():
+            raise ValueError(f"offsets of cells must ascend from 0 to {n_rows}")
+        n_records = -(-sizes // RECORD_ROWS)
+        if starts[0] != 0 or starts[-1] != len(records) or not np.array_equal(np.diff(starts), n_records):
+            raise ValueError(f"records of cells must ascend from 0 to {len(records)}, as many as hold their rows")
+        centroids = read("centroids", np.float32, n_cells, codec.width)
+        centres = read("centres", np.uint8, n_cells)
+        if not np.isfinite(centroids).all() or centres.max(initial=0) >= len(codec.centres):
+            raise ValueError("centroids of cells must be finite, and their centres those of the index")
+        given = described["n_probes"]
+        if not isinstance(given, list) or len(given) != len(N_NEAREST):
+            raise ValueError(f"n_probes must be a list of {len(N_NEAREST)} numbers, got {given!r}")
+        n_probes = tuple(as_count(n, "n_probes", most=n_cells) for n in given)
+        return cls(codec, records, starts, offsets, centroids, centres, n_probes)
+
+    def check(self, codes: CodeRows) -> None:
+        """Raise CorruptIndexFileError if records hold numbers that no save writes."""
+        n_code_bytes, step = RECORD_ROWS * self.codec.n_bytes, tuning().verify_rows // RECORD_ROWS
+        is_first = self._holds_rows()
+        for start in range(0, len(self.records), step):
+            numbers = np.ascontiguousarray(self.records[start : start + step, n_code_bytes:])
+            floats = numbers[:, : 16 * RECORD_ROWS].view("<f4").reshape(len(numbers), 4, RECORD_ROWS)
+            rows = numbers[:, 16 * RECORD_ROWS :].view("<i4")
+            is_absent = np.isposinf(floats[:, 1])
+            values = np.where(is_absent[:, np.newaxis], 0, floats)
+            if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST or (values[:, ::2] < 0).any():
+                raise CorruptIndexFileError("numbers of residual codes must be finite and in range")
+            expected = is_first[start : start + step]
+            if (expected >= 0).any() and not np.array_equal(rows[expected >= 0], expected[expected >= 0]):
+                raise CorruptIndexFileError("cells must hold their own rows in order")
+            if not np.array_equal(is_absent, expected < 0):
+                raise CorruptIndexFileError("cells must hold their own rows alone")
+
+    def _holds_rows(self) -> Rows:
+        """Return the row that must be at each place of the records, -1 for places behind the rows of a cell."""
+        cell = np.repeat(np.arange(self.n_cells), np.diff(self.starts))
+        within = RECORD_ROWS * (np.arange(len(self.records)) - self.starts[cell])
+        rows = (self.offsets[cell] + within)[:, np.newaxis] + np.arange(RECORD_ROWS)
+        expected: Rows = np.where(rows < self.offsets[cell + 1][:, np.newaxis], rows, -1)
+        return expected
+
+
+# The largest magnitude of a number of a row: squared norms are up to 1e36.
+_LARGEST = 1e37

@@ -1,0 +1,227 @@
+"""Search in cells: estimates from residual codes, and exact distances of the nearest rows by estimate."""
+
+from __future__ import annotations
+
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from .._core.tuning import tuning
+from .._core.typing import Floats, Mask, Projections, Vectors
+from ..data.keys import EstimateKeys
+from ..data.source import VectorSource
+from ..data.sparserows import SparseRows, VectorRows
+from ..distances.codec import Codec
+from ..distances.kept import Candidates, kept_vectors
+from ..distances.metrics import METRICS
+from ..store.segment import NOT_HIDDEN, Segment
+from . import exact
+from .batches import search_in_batches
+from .buckets.cellkernel import CellCall, CellCounts, CellsFound
+from .buckets.cellmaker import CellMaker
+from .candidates import count
+from .plan import Plan, Selection
+from .request import IndexTraits
+from .results import IdMatches, RangeResult, SearchResult
+from .topk import TopK, merge_segments
+
+
+class _Part(NamedTuple):
+    """Rows in cells that a search considers, and those of them that must not be results."""
+
+    segment: Segment
+    hidden: Mask
+
+    @classmethod
+    def of(cls, selection: Selection, columns: tuple[str, ...]) -> _Part:
+        """Copy the selected rows if they are few."""
+        segment = selection.segment
+        if selection.rows is None:
+            return cls(segment, selection.hidden)
+        codec = segment.buckets.codec
+        few = segment.take(selection.rows, columns)
+        return cls(CellMaker(codec.n_bits, codec=codec).arrange(few) if few.n_rows else few, NOT_HIDDEN)
+
+    @property
+    def n_visible(self) -> int:
+        """Number of rows that may be results."""
+        return self.segment.n_rows - int(np.count_nonzero(self.hidden))
+
+
+class _Queries(NamedTuple):
+    """A batch of queries: as they came, their projections, and what they add to distances whatever the centre."""
+
+    vectors: VectorRows
+    projections: Projections
+    shifts: Floats
+
+    def one(self, i: int) -> _Queries:
+        """Return query i alone."""
+        some = slice(i, i + 1)
+        return _Queries(self.vectors[some], self.projections[some], self.shifts[some])
+
+
+class CellSearch:
+    """A plan of a search of an index with cells, by estimates from residual codes, for any queries.
+
+    Parameters
+    ----------
+    traits : IndexTraits
+    codec : Codec
+    plan : Plan
+    """
+
+    def __init__(self, traits: IndexTraits, codec: Codec, plan: Plan) -> None:
+        assert codec.residuals is not None
+        self._codec, self._plan, self._residuals = codec, plan, codec.residuals
+        self._n_bits, self._dim, self._metric = traits.n_bits, traits.dim, METRICS[traits.metric]
+        self._transform = codec.kernel_transform()
+        columns = ("residuals", "vectors") if traits.keeps_vectors else ("residuals",)
+        parts = (_Part.of(selection, columns) for selection in plan.selections)
+        self._parts = [part for part in parts if part.n_visible]
+        # Exact distances are computed by the kernel of the cells, or from what that has found.
+        vectors = [part.segment.columns["vectors"] for part in self._parts] if plan.rerank == "exact" else []
+        self._has_kernel = plan.rerank == "exact" and plan.k <= tuning().most_inserted_results
+        self._has_kernel &= all(isinstance(some, np.ndarray) and some.dtype == np.float32 for some in vectors)
+        self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
+
+    def _counts(self, part: _Part) -> CellCounts:
+        """Return how many cells and rows of a part the plan takes."""
+        plan, n_visible = self._plan, part.n_visible
+        n_found = min(plan.n_exact if plan.rerank == "exact" else plan.k, part.segment.n_rows)
+        n_probes = part.segment.buckets.probes(plan, n_visible)
+        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), plan.k if self._has_kernel else 0)
+
+    # --- nearest rows ---
+
+    def nearest(self, source: VectorSource, n_threads: int) -> SearchResult:
+        """Find the `plan.k` nearest rows of each query."""
+
+        def find(first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
+            found = self.nearest_of(vectors, n_threads) if not isinstance(vectors, SparseRows) else None
+            return found or self._nearest_projected(source, first, vectors, n_threads)
+
+        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+
+    def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
+        """Find the nearest rows of dense queries, float32 (n, dim) in C order, in one call of a kernel a segment.
+
+        Returns None if there is no kernel for that, or if a query is not finite or too long.
+        """
+        if self._transform is None or not self._has_kernel or not len(queries):
+            return None
+        stats, parts = self._stats(), []
+        for call in self._calls:
+            found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
+            if found.n_searched < len(queries):
+                return None
+            _count_visits(stats, found)
+            parts.append(TopK(found.distances, found.ids))
+        return SearchResult(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats, None)
+
+    def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
+        """Search a batch of queries, beginning with query `first`, after projecting them."""
+        plan, stats = self._plan, self._stats()
+        queries = self._encode(source, first, vectors, n_threads)
+        find = self._nearest_exactly if plan.rerank == "exact" else self._nearest_by_estimate
+        parts = [
+            find(part, call, queries, stats, n_threads) for part, call in zip(self._parts, self._calls, strict=True)
+        ]
+        found = merge_segments(parts, len(vectors), plan.k, np.float32)
+        errors = self._errors(found, queries) if plan.rerank == "asymmetric" else None
+        return SearchResult(*found, stats, errors)
+
+    def _encode(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> _Queries:
+        """Check and project a batch of queries."""
+        prepared = self._metric.prepare(vectors, self._metric.check(source, first, vectors))
+        projections = self._codec.project_queries(source, first, prepared, n_threads)
+        return _Queries(vectors, projections, self._residuals.query_shifts(prepared))
+
+    def _nearest_by_estimate(
+        self, part: _Part, call: CellCall, queries: _Queries, stats: dict[str, Any], n_threads: int
+    ) -> TopK:
+        """Find the nearest rows of one segment by estimate."""
+        found = call.of_projections(queries.projections, queries.shifts, n_threads=n_threads)
+        _count_visits(stats, found)
+        return TopK.of_keys(EstimateKeys(found.keys), part.segment)
+
+    def _nearest_exactly(
+        self, part: _Part, call: CellCall, queries: _Queries, stats: dict[str, Any], n_threads: int
+    ) -> TopK:
+        """Find the nearest rows of one segment by exact distance, among the nearest by estimate."""
+        segment = part.segment
+        kept = kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
+        dense = kept.dense(queries.vectors) if self._has_kernel else None
+        found = call.of_projections(queries.projections, queries.shifts, dense, n_threads)
+        _count_visits(stats, found)
+        if self._has_kernel:
+            return TopK(found.distances, found.ids)
+        keys = EstimateKeys(found.keys)
+        rows, counts = segment.rows_of(keys), np.count_nonzero(~keys.is_missing(), axis=1)
+        candidates = Candidates(rows, counts, np.full(rows.shape, -np.inf, dtype=np.float32))
+        near, n_read = exact.nearest(kept, queries.vectors, candidates, self._plan.k, n_threads)
+        count(stats, vectors_read=n_read)
+        return near
+
+    def _errors(self, found: TopK, queries: _Queries) -> Floats:
+        """Return the standard errors of estimated distances, NaN for missing results."""
+        ids = found.ids.ravel()
+        column = np.zeros((len(ids), *self._residuals.column.shape), dtype=np.uint8)
+        left = np.flatnonzero(ids >= 0)
+        for part in self._parts:
+            rows = part.segment.find(ids[left])
+            is_here = rows >= 0
+            column[left[is_here]] = part.segment.columns["residuals"][rows[is_here]]
+            left = left[~is_here]
+        distances = np.where(found.ids >= 0, found.distances, 0)
+        errors = self._residuals.errors(queries.projections, distances, column)
+        return np.where(found.ids >= 0, errors, np.float32(np.nan))
+
+    def _stats(self) -> dict[str, Any]:
+        n_rows = sum(part.segment.n_rows for part in self._parts)
+        return {"mode": self._plan.mode, "rerank": self._plan.rerank, "rows": n_rows, "visited": 0, "buckets": 0}
+
+    # --- rows within a radius ---
+
+    def within(self, source: VectorSource, radius: float, n_threads: int) -> RangeResult:
+        """Find all rows within `radius` of each query."""
+        with np.errstate(over="ignore"):  # a radius beyond float32 is infinite
+            bound = np.float32(radius)
+
+        def find(first: int, vectors: VectorRows, n_threads: int) -> RangeResult:
+            queries = self._encode(source, first, vectors, n_threads)
+            parts = [self._within(part, queries.one(i), i, bound) for part in self._parts for i in range(len(vectors))]
+            return RangeResult.of_matches(parts, len(vectors), np.float32)
+
+        return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+
+    def _within(self, part: _Part, query: _Queries, number: int, radius: np.float32) -> IdMatches:
+        """Find the rows of one segment within `radius` of one query; estimates rule out most vectors."""
+        segment = part.segment
+        call = CellCall(segment, part.hidden, CellCounts(segment.buckets.n_cells, segment.n_rows, 0))
+        keys = EstimateKeys(call.of_projections(query.projections, query.shifts).keys).present()
+        near, rows = keys.distances(), segment.rows_of(keys)
+        if self._plan.rerank == "exact":
+            lower = near - self._doubts(query, near, segment.columns["residuals"][rows])
+            kept = kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
+            near, rows = exact.within(kept, kept.dense(query.vectors)[0], rows[lower <= radius], radius)
+        else:
+            near, rows = near[near <= radius], rows[near <= radius]
+        return IdMatches(np.full(len(rows), number), near, segment.ids[rows])
+
+    def _doubts(self, query: _Queries, near: Floats, column: Any) -> Floats:
+        """Return how far below their estimates the distances of rows may be."""
+        errors = self._residuals.errors(query.projections, near[np.newaxis], column)[0]
+        numbers = self._residuals.numbers_of(column)
+        rounding = np.float32(16 * np.finfo(np.float32).eps) * (np.abs(numbers.offsets) + np.abs(near))
+        doubts: Floats = tuning().range_sigmas * errors + rounding
+        return doubts
+
+
+def _count_visits(stats: dict[str, Any], found: CellsFound) -> None:
+    """Add what a search has visited to the counts in `stats`."""
+    n_rows, n_cells, n_read = found.visits.tolist()
+    stats["visited"] += n_rows
+    stats["buckets"] += n_cells
+    if found.ids.shape[1]:
+        count(stats, vectors_read=n_read)

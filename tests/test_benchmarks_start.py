@@ -1,0 +1,56 @@
+"""The measurement of a start: what is compiled, by whom, and that a second start compiles nothing."""
+
+import json
+
+import pytest
+
+from benchmarks import start, uses
+from tests.conftest import COMPILED
+
+
+@pytest.fixture(autouse=True)
+def _own_uses(monkeypatch):
+    monkeypatch.setenv("NUMBA_DISABLE_JIT", "0")
+    monkeypatch.setattr(start, "pin", lambda n_threads: None)
+    monkeypatch.setattr(start, "USES", {"tiny": "tests.tiny_uses:tiny", "failing": "tests.tiny_uses:failing"})
+
+
+def test_start(tmp_path, capsys):
+    path = tmp_path / "start.jsonl"
+    start.main(["--quick", "--rounds", "2", "--output", str(path)])
+    rows = [json.loads(line) for line in path.read_text().splitlines()]
+    cold, warm = (row for row in rows if row["table"] == "start")
+    assert (cold["cache"], cold["kernels"], warm["cache"], warm["kernels"]) == ("cold", 3, "warm", 0)
+    assert warm["compiling"] == 0 < cold["compiling"] < cold["together"]
+    for row in (cold, warm):
+        assert row["together"] == pytest.approx(row["import s"] + row["add s"] + row["search s"])
+        assert row["share"] == pytest.approx(row["compiling"] / row["together"])
+    kernels = {row["kernel"].split(".")[-1]: row for row in rows if row["table"] == "kernels"}
+    assert {name: row["signatures"] for name, row in kernels.items()} == {
+        "add": 2, "twice": 1, "twice_added": 1, "all": 4,
+    }  # fmt: skip
+    assert kernels["all"]["seconds"] == pytest.approx(cold["compiling"])
+    assert "compiled by tiny" in capsys.readouterr().out
+
+
+def test_what_a_kernel_calls_is_compiled_with_it(tmp_path):
+    found = start.run("tests.tiny_uses:tiny", str(tmp_path))["kernels"]
+    names = [one["kernel"].split(".")[-1] for one in found]
+    # A kernel that is called from another one is done before it; one that is there already is not compiled again.
+    assert names == ["add", "add", "twice", "twice_added"]
+    assert [one["step"] for one in found] == ["add", "add", "search", "search"]
+    assert [one["caller"] and one["caller"].split(".")[-1] for one in found] == [None, None, "twice_added", None]
+    assert found[3]["whole"] == pytest.approx(found[2]["whole"] + found[3]["seconds"])
+    assert all(one["seconds"] > 0 for one in found)
+
+
+def test_a_use_that_fails_says_why(tmp_path):
+    with pytest.raises(RuntimeError, match=r"^tests.tiny_uses:failing failed: (?s:.*)RuntimeError: no rows$"):
+        start.run("tests.tiny_uses:failing", str(tmp_path))
+
+
+@pytest.mark.skipif(not COMPILED, reason="takes minutes")
+@pytest.mark.parametrize("name", ["quickstart", "vectors", "clusters", "substrings", "sparse", "binary"])
+def test_uses_run(name):
+    """Here, in this process: kernels are cached."""
+    assert set(uses.run(getattr(uses, name))["seconds"]) == {"import", "add", "search"}

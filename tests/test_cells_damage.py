@@ -1,0 +1,118 @@
+"""Files with cells whose values no save writes: refused at load or by `verify`, and searched without harm."""
+
+import numpy as np
+import pytest
+
+from cbeindex import CBEIndex, CorruptIndexFileError, IndexFileError, verify
+from fuzz import container
+from tests.sample_indexes import DIM, small_sizes, some_rows
+
+pytestmark = pytest.mark.kernels
+
+CELLS = "segment 1.0/residual cells/"
+
+
+@pytest.fixture
+def saved(tmp_path):
+    with small_sizes():
+        index = CBEIndex(DIM, vectors="float32", buckets="cells", cell_bits=4)
+        index.add(some_rows(90))
+        path = tmp_path / "cells.cbe"
+        index.save(path)
+        yield path
+
+
+def change(path, section, edit):
+    """Change the values of a section, with correct checksums."""
+    file = container.parse(path.read_bytes())
+    file.section(section).array = edit(file.section(section).array)
+    container.write(file, path)
+
+
+def set_at(place, value):
+    def edit(array):
+        array.reshape(-1)[place] = value
+        return array
+
+    return edit
+
+
+AT_LOAD = {
+    "starts that descend": ("starts", set_at(1, 10**6)),
+    "starts that begin late": ("starts", set_at(0, 1)),
+    "offsets that descend": ("offsets", set_at(1, -5)),
+    "offsets that end early": ("offsets", set_at(-1, 3)),
+    "a centre that does not exist": ("centres", set_at(0, 255)),
+    "centroids that are not finite": ("centroids", set_at(0, np.nan)),
+    "fewer centroids": ("centroids", lambda array: array[:-1]),
+    "shorter records": ("records", lambda array: np.ascontiguousarray(array[:, :-1])),
+    "fewer records": ("records", lambda array: array[:-1]),
+}
+
+
+@pytest.mark.parametrize("name", AT_LOAD)
+def test_values_that_would_lead_astray_are_refused_at_load(saved, name):
+    section, edit = AT_LOAD[name]
+    change(saved, CELLS + section, edit)
+    with pytest.raises(CorruptIndexFileError):
+        CBEIndex.load(saved)
+
+
+def test_centres_are_checked_at_load(saved):
+    change(saved, "residuals/centres", set_at(3, np.inf))
+    with pytest.raises(CorruptIndexFileError, match="centres must be"):
+        CBEIndex.load(saved)
+
+
+def rows_at(array):
+    """View the row numbers of records."""
+    return array[:, -128:].view("<i4")
+
+
+@pytest.mark.parametrize("value", [-1, 90, 2**31 - 1, -(2**31)])
+def test_row_numbers_that_do_not_exist_are_never_followed(saved, value):
+    def edit(array):
+        rows_at(array)[:, ::2] = value
+        return array
+
+    change(saved, CELLS + "records", edit)
+    with pytest.raises(CorruptIndexFileError, match="cells must hold their own rows"):
+        verify(saved)
+    found = CBEIndex.load(saved).search(some_rows(4, seed=1), 60, mode="scan")
+    assert ((found.ids >= -1) & (found.ids < 90)).all()
+
+
+@pytest.mark.parametrize("part", ["order", "ranks"])
+@pytest.mark.parametrize("value", [-1, 90, 2**31 - 1])
+def test_orders_of_rows_that_do_not_exist_are_never_followed(saved, part, value):
+    def edit(array):
+        array[5:-5] = value
+        return array
+
+    change(saved, f"segment 1.0/{part}", edit)
+    with pytest.raises(IndexFileError):
+        verify(saved)
+    try:
+        found = CBEIndex.load(saved).search(some_rows(4, seed=1), 60, mode="scan")
+    except CorruptIndexFileError:
+        return
+    assert ((found.ids >= -1) & (found.ids < 90)).all()
+
+
+def test_numbers_of_codes_are_verified(saved):
+    def edit(array):
+        array[0, -640:-512].view("<f4")[0] = np.nan  # the first factor
+        return array
+
+    change(saved, CELLS + "records", edit)
+    with pytest.raises(CorruptIndexFileError, match="numbers of residual codes"):
+        verify(saved)
+    CBEIndex.load(saved).search(some_rows(4, seed=1), 5, mode="scan")
+
+
+def test_segments_of_an_index_with_cells_must_have_cells(saved):
+    file = container.parse(saved.read_bytes())
+    file.content["rows"]["segments"][0]["buckets"] = None
+    container.write(file, saved)
+    with pytest.raises(CorruptIndexFileError, match="must have buckets"):
+        CBEIndex.load(saved)
