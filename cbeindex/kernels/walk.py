@@ -17,11 +17,10 @@ from numpy.typing import NDArray
 
 from .._core.typing import Floats, Keys
 from .dots import Numbers, dot_floats, dot_int8
-from .estimates import Records, estimate_block
+from .estimates import Records, estimate_block, prefetch_record
 from .jit import njit
 from .lookup import sum_block
 from .popcount import popcount64
-from .prefetch import prefetch
 from .querytables import Tables, fill_tables
 
 Pool: TypeAlias = NDArray[np.int64]
@@ -92,14 +91,6 @@ def first_new(pool: Pool, place: int, n: int) -> int:
 def vertex_of(key: int) -> int:
     """Return the vertex of a key of the pool."""
     return (key & 0xFFFFFFFF) >> 1
-
-
-@njit(cache=True, nogil=True)
-def prefetch_vertex(records: Records, vertex: int) -> None:
-    """Ask for a record, but for no more than 16 KB: the processor itself asks for what follows."""
-    size = records.shape[1]
-    for byte in range(0, min(size, 16_384), 64):
-        prefetch(records, vertex * size + byte)
 
 
 @njit(cache=True, nogil=True)
@@ -219,7 +210,7 @@ def walk(
             continue
         runner_up = first_new(pool, current + 1, n)
         if runner_up < n:
-            prefetch_vertex(records, vertex_of(pool[runner_up]))
+            prefetch_record(records, vertex_of(pool[runner_up]))
         measured[0] = distance_to_vertex(records, floats, vertex, n_bytes, numbers, terms)
         visited[n_visited] = np.uint64(np.int64(measured_bits[0]) << 32 | vertex)
         n_visited += 1
@@ -232,5 +223,5 @@ def walk(
                 last[0] = pool[n - 1] >> 32
             following = first_new(pool, current, n)
             if following < n:
-                prefetch_vertex(records, vertex_of(pool[following]))
+                prefetch_record(records, vertex_of(pool[following]))
     return n_visited
