@@ -5,7 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.data.columns import Column
+from cbeindex._core.tuning import tuned
+from cbeindex.data.columns import Column, take_rows
 from cbeindex.data.sparserows import SparseRows
 
 DIM = 6
@@ -114,3 +115,16 @@ def test_zeros_are_left_out(rows, start):
     kept = whole.without_zeros()
     np.testing.assert_array_equal(kept.to_dense(DIM), rows[start:])
     assert kept.counts().sum() == np.count_nonzero(rows[start:])
+
+
+@pytest.mark.parametrize("is_sparse", [False, True])
+def test_pieces_of_copies_make_a_whole(is_sparse):
+    rng = np.random.default_rng(0)
+    rows, chosen = rng.standard_normal((50, DIM)).astype(np.float32), rng.integers(0, 50, 70)
+    column = Column(np.float32, (DIM,), is_sparse=is_sparse)
+    stored = column.of(rows)
+    with tuned(copy_bytes=7 * 4 * DIM):
+        taken, joined = take_rows(stored, chosen), column.joined([stored, stored[:3]])
+    expected = rows[chosen], np.concatenate([rows, rows[:3]])
+    for found, whole in zip((taken, joined), expected, strict=True):
+        np.testing.assert_array_equal(found.to_dense(DIM) if is_sparse else found, whole)

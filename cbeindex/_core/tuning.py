@@ -98,6 +98,8 @@ class Tuning:
     least_buffer_rows: int = 64
     # The same limit for indexes with buckets: every row in the buffer is scanned, so fewer of them may wait there.
     bucket_buffer_rows: int = 2**12
+    # Columns are copied in pieces of this many bytes, which takes 10 to 40 ms: Ctrl-C waits for the end of a piece.
+    copy_bytes: int = 2**25
     # Segments are not merged beyond this size: the copy costs more than one segment less saves.
     large_segment_rows: int = 2**22
     large_segment_bytes: int = 2**30
@@ -192,8 +194,10 @@ class Tuning:
     # The least queries whose survivors decide whether the cascade pays for the remaining ones.
     cascade_first_queries: int = 8
 
-    # Estimates: queries of a task that scans all rows, and of a task that visits cells.
+    # Estimates: queries of a task that scans all rows, and of a task that visits cells. Large segments are scanned for
+    # fewer queries at a time, so that a task of this many rows times queries ends within 20 ms, and Ctrl-C with it.
     estimate_task_queries: int = 32
+    estimate_task_rows: int = 2**23
     estimate_cell_queries: int = 256
 
     # Exact distances: k-NN search skips rows whose estimate exceeds the k-th distance by this many standard errors. One

@@ -9,6 +9,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.tuning import tuning
+from .._core.typing import Rows
 from .sparserows import SparseRows, VectorRows
 
 
@@ -56,7 +58,29 @@ class Column:
             return (
                 SparseRows.joined(parts) if parts else SparseRows.from_dense(np.empty((0, 1), np.float32), self.dtype)
             )
-        return np.concatenate(parts) if parts else np.empty((0, *self.shape), dtype=self.dtype)
+        out = np.empty((sum(map(len, parts)), *self.shape), dtype=self.dtype)
+        start = 0
+        for part in parts:
+            _copy(part, slice(None), out[start : start + len(part)])
+            start += len(part)
+        return out
+
+
+def take_rows(values: Any, rows: Rows) -> Any:
+    """Copy some rows of a column."""
+    if isinstance(values, SparseRows):
+        return values[rows]
+    out = np.empty((len(rows), *values.shape[1:]), dtype=values.dtype)
+    _copy(values, rows, out)
+    return out
+
+
+def _copy(values: NDArray[Any], rows: Rows | slice, out: NDArray[Any]) -> None:
+    """Copy rows of an array piece by piece: Ctrl-C takes effect between two calls of numpy."""
+    step = max(1, tuning().copy_bytes * len(out) // max(1, out.nbytes))
+    for start in range(0, len(out), step):
+        piece = slice(start, start + step)
+        out[piece] = values[piece if isinstance(rows, slice) else rows[piece]]
 
 
 @dataclass(frozen=True)

@@ -39,8 +39,9 @@ _MOST_BLOCKS = 2**16
 _LEAST_ENERGY, _LARGEST_ENERGY = 1e-24, 1e24
 # Range of the weights in training. Outside of it, one term of the objective would be lost to rounding.
 _LARGEST_WEIGHT = 1e6
-# Memory of an encoder per value of a block: signs as int8 and float32, the spectrum, and tables for transforms.
-_VALUE_BYTES = 16
+# Memory of an encoder per value of a block: signs, spectrum, and the tables and factors of transforms. 20 bytes at
+# lengths of 2**17 that need no padding, 30 where the transform is twice as long.
+_VALUE_BYTES = 32
 
 
 class CirculantEncoder(Encoder):

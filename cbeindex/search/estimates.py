@@ -60,7 +60,8 @@ def _scan(
     task_rows = rows_per_task(n_rows, n_threads) if split_rows else max(1, n_rows)
     starts = range(0, n_rows, task_rows)
     keys: Keys = np.empty((len(starts), n_queries, k), dtype=np.uint64)
-    step = n_queries if split_rows else min(n_queries, tuning().estimate_task_queries)
+    most = max(4, min(tuning().estimate_task_queries, tuning().estimate_task_rows // max(1, n_rows)))
+    step = n_queries if split_rows else min(n_queries, most)
     grid = [(part, first) for part in range(len(starts)) for first in range(0, n_queries, max(1, step))]
 
     def task(begin: int, end: int) -> None:

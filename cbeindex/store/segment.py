@@ -14,7 +14,7 @@ import numpy as np
 
 from .._core.typing import Ids, Mask, Ranks, Rows
 from ..data.codes import CodeRows
-from ..data.columns import Column
+from ..data.columns import Column, take_rows
 from ..data.keys import NO_ID, SearchKeys
 from ..data.sorted import is_in
 from ..errors import CorruptIndexFileError
@@ -140,7 +140,7 @@ class Segment:
     def take(self, rows: Rows, names: Collection[str] | None = None) -> Segment:
         """Copy some rows, in the order of ids, to a segment without buckets, with all columns or those in `names`."""
         codes = CodeRows.of(self.codes.take(rows), 64 * self.codes.n_words)
-        columns = {name: self.columns[name][rows] for name in (self.columns if names is None else names)}
+        columns = {name: take_rows(self.columns[name], rows) for name in (self.columns if names is None else names)}
         return Segment(self.ids[rows], codes, columns, self.removed[rows] if self.removed.size else NOT_HIDDEN)
 
     def in_order(self) -> Segment:

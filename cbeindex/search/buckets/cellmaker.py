@@ -14,6 +14,7 @@ from ..._core.threads import for_each_chunk, n_cores
 from ..._core.tuning import tuning
 from ..._core.typing import Floats, Keys, Rows
 from ...data.codes import CodeRows
+from ...data.columns import take_rows
 from ...data.keys import EstimateKeys
 from ...distances.records import RECORD_ROWS, record_bytes
 from ...distances.residuals import CELL_BITS, ResidualCodec
@@ -88,7 +89,7 @@ class CellMaker(BucketMaker):
         order[rows] = np.arange(len(rows), dtype=np.int32)
         cells = _lay_out(self.codec, column, rows, division)
         words = segment.codes.take(rows)
-        others = {name: values[rows] for name, values in segment.columns.items() if name != "residuals"}
+        others = {name: take_rows(values, rows) for name, values in segment.columns.items() if name != "residuals"}
         arranged = replace(
             segment,
             ids=segment.ids[rows],

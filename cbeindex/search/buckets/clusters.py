@@ -20,6 +20,7 @@ from ..._core.threads import for_each_chunk, n_cores
 from ..._core.tuning import tuning
 from ..._core.typing import Arrays, Codes, Keys, Mask, Rows
 from ...data.codes import CodeRows, n_words
+from ...data.columns import take_rows
 from ...data.keys import EstimateKeys, HammingKeys
 from ...distances.estimator import EncodedQueries
 from ...store.segment import Segment
@@ -280,7 +281,7 @@ class Clusters(BucketMaker):
             segment,
             ids=segment.ids[rows],
             codes=CodeRows.of(words[rows], self.n_bits),
-            columns={name: values[rows] for name, values in segment.columns.items()},
+            columns={name: take_rows(values, rows) for name, values in segment.columns.items()},
             removed=segment.removed[rows] if segment.removed.size else segment.removed,
             order=order,
             ranks=ranks,
