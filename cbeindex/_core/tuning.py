@@ -159,9 +159,10 @@ class Tuning:
     # Exact search by substrings pays for at most this many results.
     most_substring_results: int = 64
 
-    # Scan: the least rows of a task when several threads share the rows of one query, so that starting a task does not
-    # count.
-    least_scan_task_rows: int = 8 * 512
+    # Scan: the least bytes of codes, times queries, of a task when several threads share the rows of few queries.
+    # One query on 2 threads of a 2-core Zen 5, against 1 thread: 60 and 21 us for 1 MB, 133 and 82 for 8 MB, 227 and
+    # 169 for 16 MB: handing a task over takes some 50 us, as long as 4 MB in a cache.
+    least_scan_task_bytes: int = 2**23
     # The most queries of a task, and the most results. 256 queries share the codes that are read. More queries or
     # results only lengthen the last kernel call of a task, which sorts all keys and cannot be interrupted. Measured:
     # equal times from 256 to 4,096 queries.

@@ -208,4 +208,4 @@ class _Cascade:
         return merge_keys(keys)[left]
 
     def _blocks_per_task(self, n_threads: int) -> int:
-        return -(-scan.rows_per_task(self._n_rows, n_threads) // BLOCK_ROWS)
+        return -(-scan.rows_per_task(self._n_rows, 8 * self._blocks.shape[1], n_threads) // BLOCK_ROWS)
