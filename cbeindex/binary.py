@@ -12,12 +12,13 @@ from numpy.typing import ArrayLike
 
 from ._core.checks import MOST_BITS, as_count, as_flag, as_probability
 from ._core.threads import as_n_threads
+from ._core.tuning import tuning
 from ._core.typing import Arrays, CodeBytes, Codes, Ids
 from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
 from .data.ids import as_ids, is_id
 from .data.source import RowError, as_codes
-from .search import codes as code_search
 from .search.buckets import CODE_KINDS, bucket_maker
+from .search.codes import CodeSearch, within
 from .search.plan import Explanation
 from .search.planner import costs, plan, select
 from .search.queries import CodeQueries
@@ -165,17 +166,24 @@ class BinaryIndex(Saveable):
             bits, `stats["visited"]` the codes in the visited buckets.
         """
         words, is_single = self._as_queries(queries)
-        request = SearchRequest.checked(
-            len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, n_threads=n_threads
-        )
-        if miss is not None:
-            if request.mode != "cascade":
-                raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
-            request = request._replace(miss=as_probability(miss, "miss"))
-        chosen = plan(self._traits, request, self._rows.snapshot().segments)
-        check_result_size(len(words), request.k)
-        code_queries = CodeQueries(words, self.n_bits, chosen.k, request.n_threads)
-        found = code_search.nearest(code_queries, chosen).padded(request.k)
+        memo, is_batch = self._rows.memo, int(len(words) >= tuning().batch_queries)
+        # Options that are not plain, and those of a filtered search, are neither kept nor found.
+        options = (k, mode, n_probes, is_batch, allow, deny, miss)
+        prepared: CodeSearch | None = memo.get(options)
+        if prepared is None:
+            request = SearchRequest.checked(
+                len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, n_threads=n_threads
+            )
+            if miss is not None:
+                if request.mode != "cascade":
+                    raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
+                request = request._replace(miss=as_probability(miss, "miss"))
+            prepared = CodeSearch.of(plan(self._traits, request, self._rows.snapshot().segments), request.k)
+            if allow is None and deny is None:
+                memo.put(options, prepared)
+        threads = as_n_threads(n_threads)
+        check_result_size(len(words), prepared.n_results)
+        found = prepared.nearest(words, self.n_bits, threads)
         return found.first() if is_single else found
 
     def explain(
@@ -222,7 +230,7 @@ class BinaryIndex(Saveable):
         radius = min(as_count(radius, "radius", least=0), self.n_bits)
         selections = select(self._rows.snapshot().segments, IdFilter.checked(allow, deny))
         code_queries = CodeQueries(words, self.n_bits, 0, as_n_threads(n_threads))
-        return code_search.within(code_queries, selections, radius)
+        return within(code_queries, selections, radius)
 
     def get(self, ids: ArrayLike) -> CodeBytes:
         """Return the codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id."""
@@ -267,8 +275,7 @@ class BinaryIndex(Saveable):
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:
         """Return codes as words, and whether they were a single code as a 1-D array."""
         array, is_single = as_codes(codes, n_bytes(self.n_bits), name)
-        bad = has_bits_past(array, self.n_bits)
-        if bad.any():
+        if self.n_bits % 8 and (bad := has_bits_past(array, self.n_bits)).any():
             raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), "has not")
         return to_words(array, self.n_bits), is_single
 

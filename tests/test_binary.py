@@ -1,8 +1,10 @@
 """BinaryIndex: every public method against plain numpy, a dictionary and faiss; bad input; readers beside a writer."""
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -201,6 +203,49 @@ def test_stats_of_a_search(index, codes):
     assert (stats["mode"], stats["rows"]) == ("cascade", 100)
     assert 3 * 2 <= stats["survivors"] <= 3 * 100
     assert index.search(codes[:3], 100, "cascade").stats["survivors"] == 300
+
+
+def test_a_repeated_search_sees_changes(codes):
+    """The plan of a search is kept until the index changes."""
+    index = index_of(codes[:50], 1_100)
+    for change in (
+        lambda: index.add(codes[50:], np.arange(50, 100)),
+        lambda: index.remove(np.arange(40)),
+        lambda: index.add(codes[:1], [60], replace=True),
+        lambda: index.compact(),
+    ):
+        index.search(codes[0], 5)
+        index.search(codes[0], 5)
+        change()
+        ids = index.ids
+        expected = oracles.nearest(codes[:1], index.get(ids), ids, 5)
+        for _ in range(2):
+            result = index.search(codes[0], 5)
+            np.testing.assert_array_equal(result.distances, expected[0][0])
+            np.testing.assert_array_equal(result.ids, expected[1][0])
+            assert result.stats["mode"] == "scan"
+
+
+def test_a_repeated_search_checks_its_options(index, codes):
+    index.search(codes[0], 1)
+    for k in (True, 1.0):
+        with pytest.raises(TypeError, match="k must be an integer"):
+            index.search(codes[0], k)
+    with pytest.raises(ValueError, match="n_threads must be at least 1, got 0"):
+        index.search(codes[0], 1, n_threads=0)
+    assert index.search(codes[0], 1, deny=[0]).ids[0] != index.search(codes[0], 1).ids[0]
+    index.search(codes[0], 1).stats["mode"] = "changed"
+    assert index.search(codes[0], 1).stats["mode"] == "scan"
+
+
+def test_a_search_keeps_no_old_rows_alive(codes):
+    index = index_of(codes, 1_100)
+    index.compact()
+    index.search(codes[0], 5)
+    old = weakref.ref(index._rows.snapshot().segments[0])
+    index.remove([3])
+    gc.collect()
+    assert old() is None
 
 
 def test_results_are_named_tuples(index, codes):

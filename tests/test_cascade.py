@@ -33,7 +33,7 @@ class Cascade:
         self.least = np.zeros((n_queries, n_blocks), dtype=np.uint16)
         for begin in range(0, n_blocks, 7):  # in parts, as threads do
             end = min(begin + 7, n_blocks)
-            cascade.prefix_scan(queries, self.blocks, hidden, ends[0], begin, end, 1, self.prefix, self.least)
+            cascade.prefix_scan(queries, self.blocks, hidden, ends[0], begin, end, self.prefix, self.least)
 
     def first_bound(self, query):
         """Return what the kernel returns, the limits of stages, and what was found."""
@@ -151,9 +151,11 @@ def test_survivors_of_a_sample(step, k):
     queries = np.zeros((2, 4), dtype=np.uint64)
     queries[1] = 2**64 - 1  # rows of ones are in every block
     run, n_left = Cascade(queries, words, hidden, NO_RANKS, 1, (1, 4)), np.zeros(2, dtype=np.int64)
-    run.prefix[:], run.least[:] = -1, 0
-    cascade.prefix_scan(queries, run.blocks, hidden, 1, 0, 100, step, run.prefix, run.least)
-    cascade.count_survivors(queries, run.blocks, run.prefix, run.least, step, len(words), k, 256, run.ends, 0.0, n_left)
+    n_sampled = 100 // step
+    blocks, hidden = run.blocks.reshape(n_sampled, -1, 16), hidden.reshape(n_sampled, -1)[:, :16].ravel()
+    prefix, least = np.zeros((2 * n_sampled, 16), dtype=np.int32), np.zeros((2, n_sampled), dtype=np.uint16)
+    cascade.prefix_scan(queries, blocks, hidden, 1, 0, n_sampled, prefix, least)
+    cascade.count_survivors(queries, blocks, prefix, least, step, k, 256, run.ends, 0.0, n_left)
     # Blocks 4, 8, ... have 1, 2, ... ones in the first word, and 40 in the second.
     limit = (40 + max(1, k // step)) // 4
     assert n_left.tolist() == [limit, -(-100 // step)]

@@ -138,7 +138,8 @@ for n_bits in (8, 64, 512, 1_088, 2_000):
                     index.search(queries, 3, mode, n_threads=n_threads, allow=[1, 2, 3])
                 index.range_search(queries, n_bits // 3, n_threads=n_threads)
         index.remove([0, 8_999])
-for kernel in (hamming.scan, cascade.prefix_scan, cascade.first_bound, cascade.measure_blocks, cascade.scan_rest):
+stages = cascade.prefix_scan, cascade.first_bound, cascade.measure_blocks, cascade.scan_rest
+for kernel in (hamming.scan, hamming.nearest, *stages):
     arrays = {tuple(t for t in signature if isinstance(t, Array)) for signature in kernel.signatures}
     print(kernel.__name__, len(arrays), all(t.layout == "C" and t.mutable and t.aligned for t in sum(arrays, ())))
 """
@@ -149,5 +150,20 @@ def test_the_index_uses_one_layout():
     """In a process of its own, since other tests call kernels too: no use compiles a kernel a second time."""
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stderr == ""
-    kernels = ("scan", "prefix_scan", "first_bound", "measure_blocks", "scan_rest")
+    kernels = ("scan", "nearest", "prefix_scan", "first_bound", "measure_blocks", "scan_rest")
     assert run.stdout.splitlines() == [f"{name} 1 True" for name in kernels]
+
+
+@settings(max_examples=40)
+@given(code_batches(max_queries=6), st.booleans(), st.sampled_from([1, 2, 10, 33, 700]), st.data())
+def test_results_of_one_call(batch, by_row, k, data):
+    """Distances and ids in order, and missing results where too few rows are visible."""
+    queries, words = (to_words(part, batch.n_bits) for part in (batch.queries, batch.codes))
+    n = len(words)
+    hidden, ids = data.draw(masks(n)), 5 + 3 * np.arange(n)
+    distances, found = np.full((len(queries), k), -7, dtype=np.int32), np.full((len(queries), k), -7, dtype=np.int64)
+    hamming.nearest(queries, stored(words, by_row), hidden, NO_RANKS, ids, distances, found)
+    allow = ids[~hidden] if hidden.size else ids
+    expected = oracles.nearest(batch.queries, batch.codes, ids, k, allow=allow)
+    np.testing.assert_array_equal(distances, expected[0])
+    np.testing.assert_array_equal(found, expected[1])

@@ -909,7 +909,7 @@ class TestProgress:
 @pytest.mark.parametrize("metric", METRIC_NAMES)
 def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
     """More rows than one task has, so that several threads share them, or their queries; and many equal rows."""
-    tune(monkeypatch, least_scan_task_rows=512, least_thread_queries=n_of_a_thread)
+    tune(monkeypatch, least_scan_task_bytes=1, least_thread_queries=n_of_a_thread)
     rows = np.tile(X, (10, 1))
     index = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
     index.add(rows, n_threads=3)

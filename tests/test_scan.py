@@ -32,7 +32,7 @@ NO_MISS = 1e-300
 @pytest.fixture
 def small_tasks(monkeypatch):
     """Tasks of one block, so that few rows are split over threads."""
-    tune(monkeypatch, least_scan_task_rows=512, scan_call_words=1, range_task_rows=512, cascade_values=3_000)
+    tune(monkeypatch, least_scan_task_bytes=1, scan_call_words=1, range_task_rows=512, cascade_values=3_000)
 
 
 def view_of(codes, n, hidden=NOT_HIDDEN, ranks=NO_RANKS):

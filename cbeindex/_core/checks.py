@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import operator
 import os
 import sys
@@ -59,6 +60,7 @@ def as_seed(value: Any, name: str) -> int:
     return as_count(value, name, least=0, most=MOST_SEED)
 
 
+@functools.cache
 def memory_bytes() -> int:
     """Return the memory of the machine in bytes, or the size of the address space if it is unknown."""
     try:

@@ -21,6 +21,7 @@ BLOCK_ROWS = 16
 PREFIX_WORDS = 8
 """Words of a long code that the cascade compares first, 512 bits."""
 
+_WORD = np.dtype("<u8")
 # Codes of up to this many words (1,024 bits) are short: comparing a part of them costs more than it saves.
 _SHORT_WORDS = 16
 
@@ -57,7 +58,8 @@ def to_words(codes: CodeBytes, n_bits: int) -> Codes:
         padded = np.zeros((len(codes), width), dtype=np.uint8)
         padded[:, : codes.shape[1]] = codes
         codes = padded
-    return np.ascontiguousarray(codes).view("<u8").astype(np.uint64, copy=False)
+    words = np.ascontiguousarray(codes).view(_WORD)
+    return words if _WORD.isnative else words.astype(np.uint64)
 
 
 def to_bytes(words: Codes, n_bits: int) -> CodeBytes:

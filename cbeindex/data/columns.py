@@ -61,16 +61,16 @@ class Column:
         out = np.empty((sum(map(len, parts)), *self.shape), dtype=self.dtype)
         start = 0
         for part in parts:
-            _copy(part, slice(None), out[start : start + len(part)])
+            _copy(np.asarray(part), slice(None), out[start : start + len(part)])
             start += len(part)
         return out
 
 
 def take_rows(values: Any, rows: Rows) -> Any:
     """Copy some rows of a column."""
-    if isinstance(values, SparseRows):
+    if not isinstance(values, np.ndarray):
         return values[rows]
-    out = np.empty((len(rows), *values.shape[1:]), dtype=values.dtype)
+    out: NDArray[Any] = np.empty((len(rows), *values.shape[1:]), dtype=values.dtype)
     _copy(values, rows, out)
     return out
 

@@ -237,4 +237,4 @@ def as_codes(codes: ArrayLike, width: int, name: str) -> tuple[CodeBytes, bool]:
     is_single = array.ndim == 1
     if array.ndim not in (1, 2) or array.shape[-1] != width:
         raise ValueError(f"{name} must have shape (n, {width}) or ({width},), got {array.shape}")
-    return np.atleast_2d(array), is_single
+    return array[np.newaxis] if is_single else array, is_single

@@ -54,33 +54,33 @@ def hide_rows(hidden: Mask, block: int, n_queries: int, prefix: Distances, least
 
 @njit(cache=True, nogil=True)
 def prefix_scan(
-    queries: Codes, blocks: Codes, hidden: Mask, n_words: int, begin: int, end: int, step: int, prefix: Distances,
+    queries: Codes, blocks: Codes, hidden: Mask, n_words: int, begin: int, end: int, prefix: Distances,
     least: LeastDistances,
 ) -> None:  # fmt: skip
-    """Put the distances of blocks range(begin, end, step) over their first words into `prefix`, and the least of each.
+    """Put the distances of blocks [begin, end) over their first words into `prefix`, and the least of each.
 
     `least`, (n_queries, n_blocks), is uint16.
     """
     n_queries = queries.shape[0]
     planes = planes_of(queries)
     # Memory is asked for some blocks ahead, as it is read by 4 KiB; as many blocks as fit the cache serve all queries.
-    ahead = 128 * blocks.shape[1] * max(1, 4096 // (128 * n_words)) * step
-    group = max(1, 65536 // (128 * n_words)) * step
+    ahead = 128 * blocks.shape[1] * max(1, 4096 // (128 * n_words))
+    group = max(1, 65536 // (128 * n_words))
     for first in range(begin, end, group):
         query, last = 0, min(first + group, end)
         while query + 4 <= n_queries:
             four = query, query + 1, query + 2, query + 3
-            for block in range(first, last, step):
+            for block in range(first, last):
                 at = block * n_queries + query
                 prefix_distances(planes, four, blocks, block, 0, n_words, ahead, least, prefix, at)
             query += 4
         while query < n_queries:
-            for block in range(first, last, step):
+            for block in range(first, last):
                 at = block * n_queries + query
                 prefix_distances(planes, (query,), blocks, block, 0, n_words, ahead, least, prefix, at)
             query += 1
         if hidden.size > 0:
-            for block in range(first, last, step):
+            for block in range(first, last):
                 hide_rows(hidden, block, n_queries, prefix, least)
 
 
@@ -144,11 +144,11 @@ def measure_blocks(
 
 
 @njit(cache=True, nogil=True)
-def count_within(least: LeastDistances, step: int, n_within: Rows) -> None:
-    """Count blocks 0, step, ... whose least distance is at most 0, 1, 2, ...; the last count is that of all of them."""
+def count_within(least: LeastDistances, n_within: Rows) -> None:
+    """Count blocks whose least distance is at most 0, 1, 2, ...; the last count is that of all of them."""
     last = n_within.size - 1
     n_within[:] = 0
-    for block in range(0, least.size, step):
+    for block in range(least.size):
         n_within[min(int(least[block]), last)] += 1
     for distance in range(last):
         n_within[distance + 1] += n_within[distance]
@@ -156,31 +156,32 @@ def count_within(least: LeastDistances, step: int, n_within: Rows) -> None:
 
 @njit(cache=True, nogil=True)
 def count_survivors(
-    queries: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, step: int, n_rows: int, k: int,
-    n_bits: int, ends: Rows, z: float, n_left: Rows,
+    queries: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, step: int, k: int, n_bits: int,
+    ends: Rows, z: float, n_left: Rows,
 ) -> None:  # fmt: skip
-    """Count how many of blocks 0, step, ... each query would read; `prefix_scan` has been there.
+    """Count how many blocks of a sample, one in `step` and all rows in use, each query would read.
 
-    The k-th distance is taken to be that of rank k / step in the sample, among the blocks nearest over the prefix.
+    `prefix_scan` has been there. Of each block, the first `ends[-1]` words are its codes. The k-th distance is
+    taken to be that of rank k / step in the sample, among the blocks nearest over the prefix.
     """
-    n_queries, n_words, last = queries.shape[0], blocks.shape[1], ends.size - 1
+    n_queries, last = queries.shape[0], ends.size - 1
     rank, n_first = max(1, k // step), 8 + k // (2 * step)
     planes, limits = planes_of(queries), np.full((ends.size, n_queries), 1 << 29, dtype=np.int64)
     distances, n_within = np.empty((1, 16), dtype=np.int32), np.empty(64 * ends[0] + 2, dtype=np.int64)
     near = np.empty(32 * n_first, dtype=np.uint64)
     for query in range(n_queries):
-        count_within(least[query], step, n_within)
+        count_within(least[query], n_within)
         n_all, reach, n_near, block = n_within[n_within.size - 1], 0, 0, 0
         while n_within[reach] < min(n_first, n_all):
             reach += 1
         while block < blocks.shape[0] and n_near + 16 <= near.size:
             if least[query, block] <= reach:
                 distances[0] = prefix[block * n_queries + query]
-                distances_within(planes, (query,), blocks, block, ends[0], n_words, 0, limits, last, distances, 0)
-                for i in range(min(16, n_rows - 16 * block)):
+                distances_within(planes, (query,), blocks, block, ends[0], ends[last], 0, limits, last, distances, 0)
+                for i in range(16):
                     near[n_near] = np.uint64(min(int(distances[0, i]), n_bits))  # hidden rows are farther
                     n_near += 1
-            block += step
+            block += 1
         distance = n_bits  # if all rows are hidden
         if n_near > 0:
             distance = int(np.int64(keep_smallest(near, n_near, min(rank, n_near))))
@@ -201,7 +202,7 @@ def first_bound(
     """
     of_query, last, most = least[query], ends.size - 1, 64 * ends[0] + 1  # hidden rows are beyond
     n_within = np.empty(most + 1, dtype=np.int64)
-    count_within(of_query, 1, n_within)
+    count_within(of_query, n_within)
     limits[:] = n_bits
     reach, n_read, n_first, n_enough = np.int64(-1), 0, k // 8 + 8, 2 * k + 32
     while reach < min(most, limits[0, 0]) and (reach < 0 or n_within[reach] < n_enough):

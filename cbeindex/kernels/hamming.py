@@ -7,12 +7,12 @@ from typing import Any
 
 import numpy as np
 
-from .._core.typing import Codes, Distances, Keys, Mask, Ranks, Rows
+from .._core.typing import Codes, Distances, Ids, Keys, Mask, Ranks, Rows
 from .blocks import distances_within, planes_of
 from .jit import njit
 from .layout import fill_blocks
 from .popcount import popcount64
-from .topk import settle
+from .topk import put_results, settle
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -101,3 +101,26 @@ def scan(
         limits[0, query] = settle(
             found[query], counts[query], start, stop, hidden, ranks, k, limits[0, query], ranks.size == 0, tally, spare
         )
+
+
+@njit(cache=True, nogil=True)
+def nearest(
+    queries: Codes, codes: Codes, hidden: Mask, ranks: Ranks, ids: Ids, distances: Distances, found_ids: Ids
+) -> None:
+    """Find the nearest of all rows, and put their distances and ids in order, all in one call.
+
+    Parameters
+    ----------
+    queries, codes, hidden, ranks
+        As for `scan`.
+    ids : int64 array of shape (n_rows,)
+        Ids by rank.
+    distances, found_ids : int32 and int64 arrays of shape (n_queries, k)
+        Results; the largest int32 and -1 where there are fewer rows.
+    """
+    n_queries, k = distances.shape
+    k = min(k, ids.size)
+    limits = np.full((1, n_queries), 0x7FFFFFFF, dtype=np.int64)
+    found, counts = np.empty((n_queries, k + max(k, 16) + 16), dtype=np.uint64), np.zeros((n_queries, 2), np.int64)
+    scan(queries, codes, hidden, ranks, 0, ids.size, k, limits, found, counts)
+    put_results(found, counts, ids, distances, found_ids)

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from .._core.typing import Distances, Keys, Mask, Ranks, Rows
+from .._core.typing import Distances, Ids, Keys, Mask, Ranks, Rows
 from .jit import njit
 
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -175,3 +175,21 @@ def put_in_order(found: Keys, counts: Rows, keys: Keys) -> None:
             place += 1
         for i in range(n, keys.shape[1]):
             keys[query, i] = NO_KEY
+
+
+@njit(cache=True, nogil=True)
+def put_results(found: Keys, counts: Rows, ids: Ids, distances: Distances, found_ids: Ids) -> None:
+    """Put the distances and ids of the settled keys of each query in order; `ids` are those of ranks.
+
+    Missing results have the largest int32 and -1.
+    """
+    keys = np.empty((1, distances.shape[1]), dtype=np.uint64)
+    for query in range(distances.shape[0]):
+        put_in_order(found[query : query + 1], counts[query : query + 1], keys)
+        for i in range(keys.shape[1]):
+            if i < counts[query, 1]:
+                distances[query, i] = np.int32(keys[0, i] >> np.uint64(32))
+                found_ids[query, i] = ids[np.int64(keys[0, i] & np.uint64(0xFFFFFFFF))]
+            else:
+                distances[query, i] = 0x7FFFFFFF
+                found_ids[query, i] = -1

@@ -12,6 +12,7 @@ from . import cascade, scan
 from .buckets.base import BucketResult, Buckets, Visits
 from .plan import Plan
 from .queries import CodeQueries
+from .topk import TopK
 from .view import View
 
 
@@ -26,6 +27,15 @@ def nearest(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any])
     else:
         keys = scan.nearest(view, queries)
     return view.segment_keys(keys)
+
+
+def results(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> TopK:
+    """Find the nearest rows of each query, with their distances and ids. `stats` counts what was read."""
+    if plan.mode == "scan":
+        found = scan.results(view, queries)
+        if found is not None:
+            return found
+    return TopK.of_keys(nearest(view, queries, plan, stats), view.segment)
 
 
 def within(view: View, queries: CodeQueries, radius: int) -> scan.Matches:

@@ -16,7 +16,7 @@ import numpy as np
 from .. import kernels
 from .._core.threads import for_each_chunk, leave_if_interrupted
 from .._core.tuning import tuning
-from .._core.typing import Distances, Keys, LeastDistances, Rows
+from .._core.typing import Codes, Distances, Keys, LeastDistances, Mask, Rows
 from ..data.codes import BLOCK_ROWS, PREFIX_WORDS, is_long, n_words
 from ..data.keys import NO_KEY, HammingKeys
 from . import scan
@@ -58,6 +58,12 @@ class _Prefixes(NamedTuple):
 
     distances: Distances
     least: LeastDistances
+
+    @classmethod
+    def empty(cls, n_queries: int, n_blocks: int) -> _Prefixes:
+        """Allocate the distances of some blocks."""
+        shape = n_blocks * n_queries, BLOCK_ROWS
+        return cls(np.empty(shape, dtype=np.int32), np.empty((n_queries, n_blocks), dtype=np.uint16))
 
 
 def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys, Rows]:
@@ -137,11 +143,11 @@ class _Cascade:
         self, queries: CodeQueries, promising: Rows, keys: Keys, n_survivors: Rows, n_threads: int
     ) -> None:
         """Compare the prefixes of all rows, search for the promising queries, and scan the rest of rows for others."""
-        known = self._no_prefixes(len(queries))
+        known = _Prefixes.empty(len(queries), len(self._blocks))
 
         def compare_prefixes(begin: int, end: int) -> None:
             kernels.cascade.prefix_scan(
-                queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, 1, *known
+                queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, *known
             )
 
         for_each_chunk(compare_prefixes, len(self._blocks), self._blocks_per_task(n_threads), n_threads)
@@ -152,26 +158,29 @@ class _Cascade:
         if left.size:
             keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
 
-    def _no_prefixes(self, n_queries: int) -> _Prefixes:
-        """Allocate the distances of all rows over the prefix."""
-        n_blocks = len(self._blocks)
-        return _Prefixes(
-            np.empty((n_blocks * n_queries, BLOCK_ROWS), dtype=np.int32),
-            np.empty((n_queries, n_blocks), dtype=np.uint16),
-        )
-
     def _promising(self, queries: CodeQueries) -> Rows:
         """Return the queries for which a sample of blocks says that few of them survive."""
-        known = self._no_prefixes(len(queries))
-        n_blocks, n_left = len(self._blocks), np.empty(len(queries), dtype=np.int64)
-        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
-        kernels.cascade.prefix_scan(
-            queries.codes, self._blocks, self._hidden, self._checks.ends[0], 0, n_blocks, step, *known
-        )
+        blocks, hidden, step = self._sample
+        known, n_left = _Prefixes.empty(len(queries), len(blocks)), np.empty(len(queries), dtype=np.int64)
+        kernels.cascade.prefix_scan(queries.codes, blocks, hidden, self._checks.ends[0], 0, len(blocks), *known)
         kernels.cascade.count_survivors(
-            queries.codes, self._blocks, *known, step, self._n_rows, self._k, self._n_bits, *self._checks, n_left
+            queries.codes, blocks, *known, step, self._k, self._n_bits, *self._checks, n_left
         )
         return np.flatnonzero(n_left * step <= self._most_blocks)
+
+    @functools.cached_property
+    def _sample(self) -> tuple[Codes, Mask, int]:
+        """The first of each `step` blocks, without spare rows: a view of their words and more; hidden rows; `step`.
+
+        Distances of the sample are adjacent. Where blocks are in place, new pages for them took a tenth of a scan.
+        """
+        n_blocks, n_words, size = self._n_rows // BLOCK_ROWS, *self._blocks.shape[1:]
+        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
+        n_sampled = n_blocks // step
+        hidden = self._hidden
+        if hidden.size:
+            hidden = hidden[: n_sampled * step * size].reshape(n_sampled, step * size)[:, :size].ravel()
+        return self._blocks[: n_sampled * step].reshape(n_sampled, step * n_words, size), hidden, step
 
     def _search_one(
         self, queries: CodeQueries, i: int, known: _Prefixes, keys: Keys, limits: Rows, n_threads: int
@@ -228,4 +237,4 @@ class _Cascade:
         return merge_keys(keys)[left]
 
     def _blocks_per_task(self, n_threads: int) -> int:
-        return -(-scan.rows_per_task(self._n_rows, n_threads) // BLOCK_ROWS)
+        return -(-scan.rows_per_task(self._n_rows, 8 * self._blocks.shape[1], n_threads) // BLOCK_ROWS)

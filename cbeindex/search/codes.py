@@ -3,26 +3,52 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._core.typing import Codes
 from . import candidates
 from .plan import Plan, Selection
 from .queries import CodeQueries
 from .results import IdMatches, RangeResult, SearchResult
-from .topk import TopK, merge_segments
+from .topk import merge_segments
 from .view import View
 
 
-def nearest(queries: CodeQueries, plan: Plan) -> SearchResult:
-    """Find the `queries.k` nearest rows of each query."""
-    views = _views(plan.selections)
-    stats: dict[str, Any] = {"mode": plan.mode, "rows": sum(view.part.n_rows for view in views)}
-    if plan.mode == "cascade":
-        stats["survivors"] = 0
-    parts = [TopK.of_keys(candidates.nearest(view, queries, plan, stats), view.segment) for view in views]
-    return SearchResult(*merge_segments(parts, len(queries), queries.k, np.int32), stats)
+class CodeSearch(NamedTuple):
+    """A planned search, for any queries.
+
+    Attributes
+    ----------
+    plan : Plan
+    views : list of View
+    stats : dict
+        What all results of the search say.
+    n_results : int
+        Results wanted of each query, of which `plan.k` can exist.
+    """
+
+    plan: Plan
+    views: list[View]
+    stats: dict[str, Any]
+    n_results: int
+
+    @classmethod
+    def of(cls, plan: Plan, n_results: int) -> CodeSearch:
+        """Make the views that a plan selects."""
+        views = _views(plan.selections)
+        stats: dict[str, Any] = {"mode": plan.mode, "rows": sum(view.part.n_rows for view in views)}
+        if plan.mode == "cascade":
+            stats["survivors"] = 0
+        return cls(plan, views, stats, n_results)
+
+    def nearest(self, codes: Codes, n_bits: int, n_threads: int) -> SearchResult:
+        """Find the nearest rows of each query."""
+        queries, stats = CodeQueries(codes, n_bits, self.plan.k, n_threads), self.stats.copy()
+        parts = [candidates.results(view, queries, self.plan, stats) for view in self.views]
+        found = merge_segments(parts, len(codes), self.plan.k, np.int32)
+        return SearchResult.of(*found.padded(self.n_results), stats)
 
 
 def within(queries: CodeQueries, selections: Sequence[Selection], radius: int) -> RangeResult:

@@ -57,7 +57,8 @@ def _scan(
     n_rows, n_queries = view.part.n_rows, len(queries.codes)
     codes, columns = view.part.codes, view.part.columns
     split_rows = n_queries < 2 * n_threads and n_threads > 1  # too few queries to occupy all threads
-    task_rows = rows_per_task(n_rows, n_threads) if split_rows else max(1, n_rows)
+    row_bytes = 8 * codes.n_words * max(1, n_queries)
+    task_rows = rows_per_task(n_rows, row_bytes, n_threads) if split_rows else max(1, n_rows)
     starts = range(0, n_rows, task_rows)
     keys: Keys = np.empty((len(starts), n_queries, k), dtype=np.uint64)
     most = max(4, min(tuning().estimate_task_queries, tuning().estimate_task_rows // max(1, n_rows)))

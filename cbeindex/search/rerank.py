@@ -39,8 +39,7 @@ class Shortlist(NamedTuple):
 
 def nearest_by_hamming(view: View, batch: EncodedBatch, plan: Plan) -> TopK:
     """Find the nearest rows by Hamming distance."""
-    keys = candidates.nearest(view, batch.code_queries(plan.k), plan, batch.stats)
-    return TopK.of_keys(keys, view.segment)
+    return candidates.results(view, batch.code_queries(plan.k), plan, batch.stats)
 
 
 def nearest_by_estimate(view: View, batch: EncodedBatch, plan: Plan) -> TopK:

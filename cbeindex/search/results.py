@@ -49,8 +49,19 @@ class SearchResult(_SearchResult):
         errors: NDArray[np.float32] | None = None,
     ) -> SearchResult:
         """Store `stats` and `errors` beside the two fields."""
-        result = super().__new__(cls, distances, ids)
-        result.stats, result.errors = dict(stats or {}), errors
+        return cls.of(distances, ids, dict(stats or {}), errors)
+
+    @classmethod
+    def of(
+        cls,
+        distances: NDArray[Any],
+        ids: Ids,
+        stats: Mapping[str, Any],
+        errors: NDArray[np.float32] | None = None,
+    ) -> SearchResult:
+        """Make a result that owns `stats`."""
+        result = tuple.__new__(cls, (distances, ids))
+        result.stats, result.errors = stats, errors
         return result
 
     @classmethod
@@ -80,7 +91,8 @@ class SearchResult(_SearchResult):
 
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""
-        return SearchResult(self.distances[0], self.ids[0], self.stats, None if self.errors is None else self.errors[0])
+        errors = None if self.errors is None else self.errors[0]
+        return SearchResult.of(self.distances[0], self.ids[0], self.stats, errors)
 
 
 class RangeResult(NamedTuple):

@@ -15,7 +15,7 @@ from ..data.codes import BLOCK_ROWS
 from ..data.keys import HammingKeys
 from ..store.segment import NO_RANKS
 from .queries import CodeQueries
-from .topk import merge_keys
+from .topk import TopK, merge_keys
 from .view import View
 
 NO_LIMIT = int(np.iinfo(np.int32).max)
@@ -44,10 +44,7 @@ class Matches(NamedTuple):
 def nearest(view: View, queries: CodeQueries) -> HammingKeys:
     """Find the nearest rows of each query: keys of shape (n_queries, min(k, n_rows)), ascending."""
     n_rows, n_queries, n_threads = view.part.n_rows, len(queries), queries.n_threads
-    if n_queries < 2 * n_threads:  # too few queries to occupy all threads: split the rows
-        task_rows, task_queries = rows_per_task(n_rows, n_threads), max(1, n_queries)
-    else:
-        task_rows, task_queries = n_rows, queries_per_task(n_queries, queries.k, n_threads)
+    task_rows, task_queries = _task_size(view, queries)
     n_row_tasks, n_query_tasks = -(-n_rows // task_rows), -(-n_queries // task_queries)
     if n_row_tasks == n_query_tasks == 1:
         return HammingKeys(_nearest(view, queries.codes, range(n_rows), queries.k))
@@ -62,6 +59,23 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
 
     for_each_chunk(task, n_row_tasks * n_query_tasks, 1, n_threads)
     return HammingKeys(merge_keys(keys))
+
+
+def results(view: View, queries: CodeQueries) -> TopK | None:
+    """Find the nearest rows of each query, and their distances and ids, if one kernel call can do all of it.
+
+    Returns None if that call would take too long to be interrupted, is better split over threads, or if rows are not in
+    the order of ids: `nearest` then finds keys.
+    """
+    part, (n_queries, n_words) = view.part, queries.codes.shape
+    if part.ranks.size or view.rows is not None or part.n_rows * n_words * n_queries > tuning().scan_call_words:
+        return None
+    if _task_size(view, queries) != (part.n_rows, n_queries):
+        return None
+    leave_if_interrupted()
+    found = TopK(np.empty((n_queries, queries.k), dtype=np.int32), np.empty((n_queries, queries.k), dtype=np.int64))
+    kernels.hamming.nearest(queries.codes, part.codes.blocks, view.hidden, part.ranks, part.ids, *found)
+    return found
 
 
 def within(view: View, queries: CodeQueries, radius: int) -> Matches:
@@ -89,12 +103,21 @@ def within(view: View, queries: CodeQueries, radius: int) -> Matches:
     return Matches(np.concatenate(numbers), keys.distances(), keys.ranks())
 
 
-def rows_per_task(n_rows: int, n_threads: int) -> int:
-    """Split rows over threads."""
-    if n_threads == 1:
+def rows_per_task(n_rows: int, row_bytes: int, n_threads: int) -> int:
+    """Split rows over threads; `row_bytes` are the bytes of a code times the queries that it is compared with."""
+    least = tuning().least_scan_task_bytes // row_bytes
+    if n_threads == 1 or n_rows <= least:
         return n_rows
-    share = -(-n_rows // (2 * n_threads))  # two tasks for each thread even out their speeds
-    return max(tuning().least_scan_task_rows, -(-share // _TASK_STEP) * _TASK_STEP)
+    share = max(least, -(-n_rows // (2 * n_threads)))  # two tasks for each thread even out their speeds
+    return min(n_rows, -(-share // _TASK_STEP) * _TASK_STEP)
+
+
+def _task_size(view: View, queries: CodeQueries) -> tuple[int, int]:
+    """Return the rows and the queries of a task."""
+    n_rows, n_queries, n_threads = view.part.n_rows, len(queries.codes), queries.n_threads
+    if n_queries < 2 * n_threads:  # too few queries to occupy all threads: split the rows
+        return rows_per_task(n_rows, 8 * queries.codes.shape[1] * max(1, n_queries), n_threads), max(1, n_queries)
+    return n_rows, queries_per_task(n_queries, queries.k, n_threads)
 
 
 def queries_per_task(n_queries: int, k: int, n_threads: int) -> int:

@@ -69,6 +69,8 @@ def smallest_keys(parts: Sequence[Keys], k: int) -> Keys:
 
 def merge_segments(parts: Sequence[TopK], n_queries: int, k: int, dtype: Any) -> TopK:
     """Merge the results of several segments into exactly `k` results for each query."""
+    if len(parts) == 1 and parts[0].ids.shape[1] == k:
+        return parts[0]
     merged = parts[0] if parts else TopK.missing(n_queries, 0, dtype)
     for part in parts[1:]:
         merged = _merge_two(merged, part, k) if merged.ids.size else part

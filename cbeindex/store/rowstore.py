@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.memo import Memo
 from .._core.threads import write_lock
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows
@@ -103,6 +104,22 @@ class RowStore:
         # Copies of the rows in the buffer: in the order of ids, and then with buckets.
         self._ordered: tuple[Segment, Segment] | None = None
         self._arranged_newest: tuple[Segment, Segment] | None = None
+
+    @property
+    def _contents(self) -> _Contents:
+        return self._published[0]
+
+    @_contents.setter
+    def _contents(self, contents: _Contents) -> None:
+        self._published = contents, Memo()
+
+    @property
+    def memo(self) -> Memo:
+        """What searches derive from the rows as they are now. It goes with the rows, so it keeps no old ones alive.
+
+        A search reads it before it takes a snapshot: then what it puts there is no older than the memo.
+        """
+        return self._published[1]
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are now."""
