@@ -27,7 +27,6 @@ from .search.cellsearch import CellSearch
 from .search.pipeline import VectorSearch
 from .search.plan import Explanation, Plan
 from .search.planner import costs, plan
-from .search.repeated import Repeated
 from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .storage.saveable import Saveable
@@ -86,8 +85,6 @@ class CBEIndex(Saveable):
     >>> ids[:, 0]
     array([0, 1])
     """
-
-    _last_search: Repeated | None = None
 
     def __init__(
         self,
@@ -269,11 +266,11 @@ class CBEIndex(Saveable):
             float32 distances (int32 for `rerank=None`) and int64 ids. `errors` holds the standard errors of estimated
             distances. An index that is not fitted yet returns exact distances.
         """
-        last, options, version = self._last_search, (k, mode, rerank, n_candidates, n_probes), self._version()
-        if last is not None and allow is None and deny is None:
-            again = last.nearest(version, options, queries, n_threads)
-            if again is not None:
-                return again
+        memo, options = self._state.rows.memo, (k, mode, rerank, n_candidates, n_probes)
+        planned: CellSearch | None = memo.get(options) if allow is None and deny is None else None
+        again = None if planned is None else planned.nearest_of_array(queries, n_threads)
+        if again is not None:
+            return again
         source = VectorSource(queries, self.dim, "queries")
         request = SearchRequest.checked(
             source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
@@ -284,7 +281,7 @@ class CBEIndex(Saveable):
         if codec is not None and chosen.by_cells:
             search = CellSearch(traits, codec, chosen)
             if allow is None and deny is None and chosen.k == request.k:
-                self._last_search = Repeated.of(version, options, search, self.dim)
+                memo.put(options, search)
             found = search.nearest(source, request.n_threads).padded(request.k)
         else:
             found = VectorSearch(source, traits, codec, chosen).nearest(request.n_threads).padded(request.k)
@@ -414,8 +411,7 @@ class CBEIndex(Saveable):
 
     def __getstate__(self) -> dict[str, Any]:
         with self._lock:
-            left_out = ("_lock", "_archive", "_last_search")
-            state = {name: value for name, value in self.__dict__.items() if name not in left_out}
+            state = {name: value for name, value in self.__dict__.items() if name not in ("_lock", "_archive")}
             return state | {"_state": self._state._replace(rows=copy.copy(self._state.rows))}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -451,11 +447,6 @@ class CBEIndex(Saveable):
             codec = Codec.of(encoder, METRICS[index.metric]).with_centres(*residuals)
             index._state = index._state.with_codec(codec)
         return index, index._state.rows
-
-    def _version(self) -> tuple[Any, ...]:
-        """Return objects that are replaced whenever the index changes."""
-        state = self._state
-        return state, state.rows.version
 
     def _plan(self, request: SearchRequest) -> tuple[Codec | None, IndexTraits, Plan]:
         """Plan a search of the index as it is now."""

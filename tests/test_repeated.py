@@ -29,7 +29,7 @@ QUERIES = clustered(12, DIM, seed=1, n_centres=5)
 def test_results_are_those_of_a_first_search(metric):
     index = an_index(metric=metric)
     first = index.search(QUERIES, 4, n_probes=3)
-    assert index._last_search is not None
+    assert index._state.rows.memo.get((4, "auto", "auto", None, 3)) is not None
     check_equal(index.search(QUERIES, 4, n_probes=3), first)
     for i, query in enumerate(QUERIES):
         one = index.search(query, 4, n_probes=3)

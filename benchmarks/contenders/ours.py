@@ -21,6 +21,7 @@ class Ours(Adapter):
     buckets: ClassVar[str | None] = None
     mode: ClassVar[str] = "auto"
     codes_rerank: ClassVar[str | None] = "asymmetric"
+    has_default_bits: ClassVar[bool] = False
 
     def warm_up(self) -> None:
         """Compile what a small index takes, or load it from the cache."""
@@ -32,7 +33,8 @@ class Ours(Adapter):
     def made(self, rows: Any) -> CBEIndex:
         """Return an index of some rows."""
         task = self.task
-        index = CBEIndex(task.dim, metric=task.metric, encoder=self.encoder, vectors="float32", buckets=self.buckets)
+        encoder = "orthogonal" if self.has_default_bits else self.encoder
+        index = CBEIndex(task.dim, metric=task.metric, encoder=encoder, vectors="float32", buckets=self.buckets)
         index.add(rows, n_threads=task.n_threads)
         return index
 
@@ -69,9 +71,10 @@ class Clusters(Ours):
 
 
 class Cells(Ours):
-    """CBEIndex with cells of residual codes, at every pair of probes and depth."""
+    """CBEIndex with cells of residual codes, as many bits as dimensions, at every pair of probes and depth."""
 
     buckets, mode, parameter_name = "cells", "buckets", "n_probes"
+    has_default_bits = True  # more levels are better than more bits, and residual codes are compared with nobody's
 
     @classmethod
     def parameters(cls, task: Task) -> tuple[int | None, ...]:

@@ -7,6 +7,7 @@ import mmap
 import os
 import stat
 import sys
+import threading
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from io import FileIO
@@ -175,7 +176,7 @@ def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
         raise
     finally:
         _release(new)
-        _release(old)
+        _release_aside(old)
     sync_directory(path.parent)
 
 
@@ -283,6 +284,17 @@ def _release(file: FileIO | None) -> None:
             _unlock(file)
         finally:
             file.close()
+
+
+def _release_aside(file: FileIO | None) -> None:
+    """Unlock a file that was replaced, and close it on another thread: freeing the cache of 2 GB takes 0.4 s."""
+    if file is None or file.closed:
+        return
+    _unlock(file)
+    try:
+        threading.Thread(target=file.close, name="cbeindex-close", daemon=True).start()
+    except RuntimeError:  # the interpreter is shutting down, or the system cannot start another thread
+        file.close()
 
 
 def sync_directory(path: Path) -> None:

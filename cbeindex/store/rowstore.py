@@ -148,11 +148,6 @@ class RowStore:
         return sum(segment.n_rows - segment.n_removed for segment in (*contents.sealed, contents.newest))
 
     @property
-    def version(self) -> object:
-        """An object that is replaced whenever the rows change."""
-        return self._contents
-
-    @property
     def next_id(self) -> int:
         """The smallest number above all ids that were ever in use."""
         return self._contents.next_id
