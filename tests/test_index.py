@@ -60,7 +60,7 @@ def early(monkeypatch):
 @pytest.fixture
 def always_cascade(monkeypatch):
     """A cascade that no query leaves for a scan, however many blocks survive the prefix."""
-    tune(monkeypatch, cascade_block_share=1.0, cascade_block_share_of_few=1.0)
+    tune(monkeypatch, cascade_left_words=0.0)
 
 
 @pytest.mark.usefixtures("always_cascade")
@@ -933,7 +933,7 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
 
 def test_threads_do_not_matter_to_the_cascade(monkeypatch):
     """Its first queries say that it does not pay: those that come after them are scanned, on any number of threads."""
-    tune(monkeypatch, cascade_block_share=0.2)
+    tune(monkeypatch, cascade_left_words=25.6)  # at most a fifth of the blocks may survive
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((5_000, 64)).astype(np.float32)
     rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))

@@ -105,7 +105,7 @@ def costs_of(n_bits, parts, k, buckets, n_probes, n_allowed=None):
         ({"n_bits": 2048, "rerank": None}, "cascade", None, None, "cascade, because"),
         ({"n_bits": 2048, "rerank": None, "n_queries": 3}, "cascade", None, None, "cascade, because"),
         ({"n_bits": 2048, "rerank": None, "n_queries": 4}, "scan", None, None, "2048 bits are not long enough for the"),
-        ({"n_bits": 4096, "rerank": None, "n_queries": 4}, "cascade", None, None, "512 of 4096 bits rule"),
+        ({"n_bits": 8192, "rerank": None, "n_queries": 4}, "cascade", None, None, "512 of 8192 bits rule"),
         ({"n_bits": 2048, "rerank": None, "n_rows": 639}, "scan", None, None, "too large a share"),
         ({"n_bits": 2048, "metric": "l2"}, "scan", "asymmetric", None, "every row is scanned"),
         ({"mode": "cascade", "metric": "l2"}, "cascade", "asymmetric", 640, "640"),

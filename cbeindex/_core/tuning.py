@@ -154,7 +154,7 @@ class Tuning:
     # The cascade beats the scan from this code length on, for few queries and for a batch, whose queries share the rows
     # that a scan reads. The cascade pays only if at most one row in `cascade_share` is a candidate.
     cascade_bits: int = 2048
-    cascade_batch_bits: int = 4096
+    cascade_batch_bits: int = 8192
     cascade_share: int = 256
     # Share of rows that survive the prefix of the cascade (measured: 0.02 to 0.1).
     cascade_survivor_share: float = 0.05
@@ -184,11 +184,11 @@ class Tuning:
 
     # Cascade: distances over the prefix that a group of queries keeps between the two passes (64 MiB).
     cascade_values: int = 2**24
-    # If more than this share of the blocks survives the prefix, all blocks are scanned: in a batch, and for fewer than
-    # `cascade_few_queries` queries, which do not share what a scan reads.
-    cascade_block_share: float = 0.3
-    cascade_block_share_of_few: float = 0.6
-    cascade_few_queries: int = 4
+    # All blocks are scanned if the share that survives the prefix is above 1 - this / words of a code: survivors are
+    # read in stages, so the longer the code, the more of them may survive. Microseconds a query on Fashion, with shares
+    # of at most 0.3 / 0.7 / 0.95 / 1: one query 169 / 150 / 148 / 148 at 2,048 bits, 714 / 348 / 224 / 223 at 8,192 and
+    # 1,867 / 786 / 370 / 250 at 25,600; 128 queries 84 / 66 / 63 / 64, 257 / 194 / 173 / 160 and 417 / 376 / 237 / 192.
+    cascade_left_words: float = 2.0
     # The blocks of the sample that tells whether this is so: as many, and one in so many. Their prefixes are read. Of
     # 46, the share that survives has a standard error of at most 0.07. Time of the cascade in scans, on 120,000
     # random codes, with 128 and one in 64 / 64, 256 / 32, 512 / 16, 2,048: one query 1.20 / 1.17 / 1.14 / 1.16 at 2,048

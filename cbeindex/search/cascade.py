@@ -117,8 +117,7 @@ class _Cascade:
         self._blocks, self._n_visible = view.part.codes.blocks, view.n_visible
         self._n_bits, self._k = queries.n_bits, min(queries.k, view.part.n_rows)
         self._checks = Checks.of(queries.n_bits, miss)
-        few = len(queries) < tuning().cascade_few_queries
-        share = tuning().cascade_block_share_of_few if few else tuning().cascade_block_share
+        share = 1 - tuning().cascade_left_words / n_words(queries.n_bits)
         self._most_blocks = int(share * len(self._blocks))
 
     def search(self, queries: CodeQueries, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
