@@ -172,7 +172,7 @@ def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows, ranked):
                 np.testing.assert_array_equal(got, want)
 
 
-def test_threads_do_not_change_what_the_cascade_misses():
+def test_threads_do_not_change_what_the_cascade_misses(monkeypatch):
     """Queries for which the cascade pays are mixed with others, and threads divide them into different groups."""
     rng, n_bits, n_rows = np.random.default_rng(1), 2_048, 8_192
     both = rng.permutation(to_words(some_codes(rng, n_rows + 200, n_bits, 64, 0.12), n_bits))
@@ -180,6 +180,7 @@ def test_threads_do_not_change_what_the_cascade_misses():
     is_far = rng.random(200) < 0.5
     is_far[:40] = False  # the first queries decide whether the cascade is tried for the others
     queries[is_far] = rng.integers(0, 2**64, size=(np.count_nonzero(is_far), 32), dtype=np.uint64)
+    tune(monkeypatch, cascade_left_words=22.4)  # at most 0.3 of the blocks may survive
     one, n_survivors = cascade_nearest(rows, n_rows, n_bits, queries, 20, NOT_HIDDEN, NO_RANKS, 0.4, 1)
     assert (one != scan_nearest(rows, n_rows, queries, 20, NOT_HIDDEN, NO_RANKS, 1)).any()  # rows are missed
     assert np.unique(n_survivors[is_far]).tolist() == [n_rows]

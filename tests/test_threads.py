@@ -1,11 +1,11 @@
 """The thread driver: every chunk once, errors come back, forks and nested calls work."""
 
+import _thread
 import os
 import signal
 import subprocess
 import sys
 import threading
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -133,16 +133,16 @@ def test_work_while_the_interpreter_ends():
 
 @pytest.mark.parametrize("n_possible", [0, 2])
 def test_work_where_few_threads_can_be_started(monkeypatch, n_possible):
-    start, possible = threading.Thread.start, [None] * n_possible
+    start, possible = _thread.start_new_thread, [None] * n_possible
 
-    def start_if_possible(thread):
+    def start_if_possible(*arguments):
         if not possible:
             raise RuntimeError("can't start new thread")
         possible.pop()
-        start(thread)
+        start(*arguments)
 
-    monkeypatch.setattr(_threads, "_pool", ThreadPoolExecutor(16))
-    monkeypatch.setattr(threading.Thread, "start", start_if_possible)
+    monkeypatch.setattr(_threads, "_pool", _threads._Pool(16))
+    monkeypatch.setattr(_thread, "start_new_thread", start_if_possible)
     assert [sum_of_ones(8) for _ in range(3)] == [10] * 3
 
 
@@ -328,8 +328,8 @@ class TestRunAside:
         may_end.set()
 
     def test_works_where_no_thread_can_be_started(self, monkeypatch):
-        def refuse(self):
+        def refuse(*arguments):
             raise RuntimeError("can't start new thread")
 
-        monkeypatch.setattr(threading.Thread, "start", refuse)
+        monkeypatch.setattr(_thread, "start_new_thread", refuse)
         assert _threads.run_aside(divmod, 17, 5) == (3, 2)

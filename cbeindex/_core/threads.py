@@ -6,8 +6,11 @@ its own part of the output, so that results do not depend on the number of threa
 
 from __future__ import annotations
 
+import _thread
+import atexit
 import os
 import threading
+from collections import deque
 from collections.abc import Callable
 from itertools import count
 from queue import SimpleQueue
@@ -23,6 +26,9 @@ _MOST_THREADS = 1024
 # How often a thread that waits for another one looks whether the caller of its task was interrupted.
 _POLL_SECONDS = 0.02
 
+# Calls that `run_aside` has not ended. Here and in the pool, locks and threads are those of the interpreter. An
+# interrupt inside of `Event`, `Semaphore` or `Thread.start`, which are written in Python, can leave a lock held.
+_running_aside: set[threading.Lock] = set()
 _pool: _Pool | None = None
 _pool_lock = threading.Lock()
 _write_locks: WeakSet[threading.RLock] = WeakSet()
@@ -87,7 +93,8 @@ def run_aside(call: Callable[..., T], *arguments: Any) -> T:
     """
     results: list[T] = []
     errors: list[BaseException] = []
-    is_done = threading.Event()
+    is_running = threading.Lock()
+    is_running.acquire()
 
     def run() -> None:
         try:
@@ -95,17 +102,27 @@ def run_aside(call: Callable[..., T], *arguments: Any) -> T:
         except BaseException as error:
             errors.append(error)
         finally:
-            is_done.set()
+            _running_aside.discard(is_running)
+            is_running.release()
 
-    try:  # not a daemon: the interpreter must not unload libraries while they are in use
-        threading.Thread(target=run, name="cbeindex-aside").start()
+    _running_aside.add(is_running)
+    try:
+        _thread.start_new_thread(run, ())
     except RuntimeError:  # the interpreter is shutting down, or the system cannot start another thread
+        _running_aside.discard(is_running)
         return call(*arguments)
-    while not is_done.wait(_POLL_SECONDS):  # an interrupted Thread.join would declare the thread dead
+    while not is_running.acquire(timeout=_POLL_SECONDS):
         leave_if_interrupted()
     if errors:
         raise errors[0]
     return results[0]
+
+
+@atexit.register
+def _wait_for_calls_aside() -> None:
+    """Wait for calls that were left: the interpreter must not unload libraries while they are in use."""
+    for is_running in list(_running_aside):
+        is_running.acquire()
 
 
 class _InterruptedError(BaseException):
@@ -196,29 +213,32 @@ class _Run:
 class _Pool:
     """Threads that work on calls from a queue.
 
-    The threads are daemons, so the interpreter does not wait for idle threads when it ends. A thread of
-    `concurrent.futures` whose start was interrupted by Ctrl-C would keep the process from ending.
+    The interpreter does not wait for idle threads when it ends. A thread of `concurrent.futures` whose start was
+    interrupted by Ctrl-C would keep the process from ending.
     """
 
     def __init__(self, n_threads: int) -> None:
         self._n_threads = n_threads
         self._n_started = 0
-        self._idle = threading.Semaphore(0)
+        self._idle: deque[None] = deque()  # an entry for each thread that waits; its methods are atomic
         self._calls: SimpleQueue[tuple[Callable[[threading.RLock], None], threading.RLock]] = SimpleQueue()
 
     def submit(self, call: Callable[[threading.RLock], None], lock: threading.RLock) -> None:
         """Let a thread call `call(lock)`; RuntimeError if the system cannot start a thread for it."""
         self._calls.put((call, lock))
-        if not self._idle.acquire(blocking=False) and self._n_started < self._n_threads:
-            self._n_started += 1
-            threading.Thread(target=self._work, name="cbeindex", daemon=True).start()
+        try:
+            self._idle.pop()
+        except IndexError:
+            if self._n_started < self._n_threads:
+                self._n_started += 1
+                _thread.start_new_thread(self._work, ())
 
     def _work(self) -> None:
         while True:
             call, lock = self._calls.get()
             call(lock)
             del call, lock  # they hold arrays of the caller
-            self._idle.release()
+            self._idle.append(None)
 
 
 def _executor() -> _Pool:
@@ -240,6 +260,7 @@ def _after_fork() -> None:
     """Reset the pool and the locks in a forked child, in which only the forking thread exists."""
     global _pool_lock
     _pool_lock = threading.Lock()
+    _running_aside.clear()
     _forget_pool()
     for lock in _write_locks:
         if not lock._is_owned():  # type: ignore[attr-defined]
