@@ -52,11 +52,10 @@ class Tuning:
     transform_block_floats: int = 2**18
     """Floats in a block of rows that a kernel transforms at a time: calls from Python are 4 % of the time at 384."""
 
-    threaded_length: int = 2**20
+    threaded_length: int = 2**22
     """From this length on, several threads share the work on one vector.
 
-    Two threads on a machine whose two cores were busy: 0.7 of the speed of one at 2**17, 0.9 at 2**19 and 2**20, 2.1
-    at 2**22.
+    Two threads on two cores, relative to one: 0.7 at 2**17, 0.94 at 2**20, 1.03 at 2**22, where memory is the limit.
     """
 
     spare_work_bytes: int = 2**24
