@@ -9,6 +9,7 @@ from __future__ import annotations
 import _thread
 import atexit
 import os
+import sys
 import threading
 from collections import deque
 from collections.abc import Callable
@@ -107,7 +108,7 @@ def run_aside(call: Callable[..., T], *arguments: Any) -> T:
 
     _running_aside.add(is_running)
     try:
-        _thread.start_new_thread(run, ())
+        _start_thread(run)
     except RuntimeError:  # the interpreter is shutting down, or the system cannot start another thread
         _running_aside.discard(is_running)
         return call(*arguments)
@@ -116,6 +117,16 @@ def run_aside(call: Callable[..., T], *arguments: Any) -> T:
     if errors:
         raise errors[0]
     return results[0]
+
+
+def _start_thread(run: Callable[[], None]) -> None:
+    """Start a thread without waiting for it. Debuggers and coverage trace it as they trace those of `threading`."""
+
+    def run_traced() -> None:
+        sys.settrace(threading.gettrace())
+        run()
+
+    _thread.start_new_thread(run_traced, ())
 
 
 @atexit.register
@@ -231,7 +242,7 @@ class _Pool:
         except IndexError:
             if self._n_started < self._n_threads:
                 self._n_started += 1
-                _thread.start_new_thread(self._work, ())
+                _start_thread(self._work)
 
     def _work(self) -> None:
         while True:
