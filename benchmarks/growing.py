@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import threading
 import time
+from abc import ABC, abstractmethod
 from typing import Any, ClassVar
 
 import numpy as np
@@ -64,7 +65,7 @@ class Truth:
         return self._ids
 
 
-class Growing:
+class Growing(ABC):
     """An index to which blocks of rows are added.
 
     Parameters
@@ -81,17 +82,17 @@ class Growing:
         self._memory = 0
         self.start(rows_of(0, step, dim))
 
+    @abstractmethod
     def start(self, sample: Vectors) -> None:
         """Make the index; a sample is there for those who train before they add."""
-        raise NotImplementedError
 
+    @abstractmethod
     def put(self, rows: Vectors) -> None:
         """Add rows, whose ids are consecutive numbers."""
-        raise NotImplementedError
 
+    @abstractmethod
     def find(self, queries: Vectors, setting: int) -> Ids:
         """Find the nearest rows of queries."""
-        raise NotImplementedError
 
     def add(self, block: int) -> tuple[float, list[float]]:
         """Add a block; return the seconds of the call, and the seconds of searches of a reader beside it."""
