@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -259,10 +258,11 @@ class BinaryIndex(Saveable):
         """Count rows, segments and bytes."""
         return {"n_bits": self.n_bits, "kind_of_buckets": self.buckets, **self._rows.snapshot().stats()}
 
-    @contextmanager
-    def _writing(self) -> Iterator[RowStore]:
-        with self._rows.lock:
-            yield self._rows
+    def _write_lock(self) -> RLock:
+        return self._rows.lock
+
+    def _stored_rows(self) -> RowStore:
+        return self._rows
 
     def _content(self) -> tuple[dict[str, Any], Arrays]:
         return {"kind": "BinaryIndex", "n_bits": self.n_bits, "buckets": self.buckets, "options": self._options}, {}

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from contextlib import contextmanager
+from threading import RLock
 from typing import Any, Self
 
 import numpy as np
@@ -418,10 +417,11 @@ class CBEIndex(Saveable):
         self.__dict__.update(state)
         self._lock = write_lock()
 
-    @contextmanager
-    def _writing(self) -> Iterator[RowStore]:
-        with self._lock, self._state.rows.lock:
-            yield self._state.rows
+    def _write_lock(self) -> RLock:
+        return self._lock
+
+    def _stored_rows(self) -> RowStore:
+        return self._state.rows
 
     def _content(self) -> tuple[dict[str, Any], Arrays]:
         config, arrays = encoder_content(self.encoder)

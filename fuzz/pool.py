@@ -182,7 +182,7 @@ def _work(task: Task, pipe: Connection, folder: Path, log: Path, marked: mmap, c
             signal.setitimer(signal.ITIMER_PROF, cpu_seconds)
             try:
                 task(case, folder, limits, outcome)
-            except Exception:
+            except BaseException:  # an interrupt that leaked out of a call is a finding too
                 limits.memory(None)
                 outcome.findings.append(f"the harness failed: {traceback.format_exc()}")
             finally:

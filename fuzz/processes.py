@@ -15,7 +15,9 @@ import random
 import signal
 import struct
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 import traceback
 import warnings
@@ -184,6 +186,7 @@ class _Child:
             status = 1
             try:
                 os.close(self.mine)
+                _stop_tracing()
                 signal.signal(signal.SIGINT, signal.SIG_IGN)
                 work(functools.partial(_send, theirs), *arguments)
                 status = 0
@@ -226,6 +229,12 @@ class _Child:
             return records, None
         ended = f"died by {signal.Signals(-status).name}" if status < 0 else "failed"
         return records, f"{ended}: {self._errors.read_text() if self._errors.exists() else 'no message'}"
+
+
+def _stop_tracing() -> None:
+    """Leave coverage: its tracer has a lock in Python code, which an interrupt can leave held for good."""
+    sys.settrace(None)
+    threading.settrace(None)
 
 
 def _send(pipe: int, name: str, value: int) -> None:

@@ -27,7 +27,9 @@ WRITER = """
 import sys
 from pathlib import Path
 from cbeindex.storage import files as _files
-with getattr(_files, sys.argv[1])(Path(sys.argv[2])):
+from contextlib import nullcontext
+path = Path(sys.argv[2])
+with _files.locked_part(path) if sys.argv[1] == "replacing" else nullcontext(), _files.locked(path):
     print("at work", flush=True)
     sys.stdin.read()
 """

@@ -385,6 +385,7 @@ class TestReaders:
             path = Path(directory, "items.cbe")
             index = a_binary_index()
             index.save(path)
+            expected = answers(index)  # and kernels are compiled: somebody else may not write to their cache
             path.chmod(0o444)
             Path(directory).chmod(0o555)
             is_root = os.geteuid() == 0
@@ -393,7 +394,7 @@ class TestReaders:
             try:
                 for options in ({}, {"mmap": False}, {"verify": True}):
                     loaded = BinaryIndex.load(path, **options)
-                    check_same(answers(loaded), answers(index))
+                    check_same(answers(loaded), expected)
                 cbeindex.verify(path)
                 loaded.remove([0])
                 expected = told(loaded)

@@ -50,9 +50,7 @@ class TestShortRuns:
         assert report.counts["faults"] > 100
 
     def test_processes(self):
-        # Case 1 interrupts writers. In a clean clone, with kernels to compile and under coverage, such a writer did not
-        # end within a minute. `make fuzz` runs that case.
-        report = processes.run(1, 60, [0, 2, 3], out=io.StringIO())
+        report = processes.run(1, 60, range(4), out=io.StringIO())
         assert not report.findings, what(report)
         assert report.counts["kills"] > 0
         assert report.counts["commits"] + report.counts["reads"] > 0

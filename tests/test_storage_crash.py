@@ -362,13 +362,13 @@ class TestTwoWriters:
 
     def test_of_which_the_first_replaces_the_file(self, path):
         stored = start(path)
-        with suppress(ZeroDivisionError), _files.replacing(path.resolve()):
+        with _files.locked_part(path.resolve()), _files.locked(path.resolve()):
             self.refused(stored, path)
-            raise ZeroDivisionError
         append(stored, path, 2)
 
     def test_of_which_the_first_makes_the_file(self, path, tmp_path):
-        with suppress(ZeroDivisionError), _files.replacing(path.resolve()):
+        whole = path.resolve()
+        with suppress(ZeroDivisionError), _files.locked_part(whole) as part, _files.replacing(whole, part, None):
             with pytest.raises(WriterConflictError, match="another process is writing"):
                 storage.write(path, {}, {})
             raise ZeroDivisionError
@@ -414,7 +414,7 @@ class TestTwoWriters:
     def test_a_child_does_not_inherit_the_lock(self, path):
         stored = start(path)
         ready, done = os.pipe(), os.pipe()
-        with _files.locked(path.resolve()):
+        with _files.locked(path.resolve()) as file, _files.unlocking(file):
             child = os.fork()
             if child == 0:
                 os.write(ready[1], b"1")
@@ -608,7 +608,7 @@ class TestOtherSystems:
         monkeypatch.setattr(storage, "_files", there)
 
         stored = append(start(path), path, 2)
-        with there.locked(path.resolve()):
+        with there.locked(path.resolve()) as file, there.unlocking(file):
             for save in (append, replace):
                 with pytest.raises(WriterConflictError, match="another process is writing"):
                     save(stored, path, 3)

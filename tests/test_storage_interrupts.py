@@ -1,9 +1,12 @@
 """Saves that end early, by an error or Control-C at any step: readers live on, and the index can be saved again."""
 
+import contextlib
 import errno
 import itertools
 import os
+import sys
 import tempfile
+import threading
 from pathlib import Path
 
 import numpy as np
@@ -270,3 +273,46 @@ class TestErrorsNameTheFile:
             with pytest.raises(FileNotFoundError) as caught:
                 a_binary_index().save(there)
             assert str(caught.value) == f"[Errno 2] No such file or directory: {os.fspath(there)!r}"
+
+
+class TestLocks:
+    """Signals also come while Python leaves a context manager, and a notebook keeps the traceback."""
+
+    @pytest.mark.no_cover  # which would take the tracer away
+    @pytest.mark.parametrize("method", ["save", "compact"])
+    def test_an_interrupt_in_any_exit_leaves_no_lock_held(self, tmp_path, method):
+        codes = np.zeros((2, 8), dtype=np.uint8)
+        index = BinaryIndex(64)
+        index.add(codes)
+        index.save(tmp_path / "items.cbe")
+        for number in range(20):
+            index.add(codes)
+            kept, is_over = _interrupted_at_exit(number, getattr(index, method)), []
+            if kept is None:
+                break
+            other = threading.Thread(target=lambda is_over=is_over: is_over.append(index.add(codes)), daemon=True)
+            other.start()
+            other.join(10)
+            assert is_over, f"the lock is held after exit {number}"
+        assert number > 0
+
+
+def _interrupted_at_exit(number, call):
+    """Interrupt a call when it enters the `number`-th exit of contextlib; return the error, None if there are fewer."""
+    left = [number]
+
+    def trace(frame, event, argument):
+        if frame.f_code.co_name == "__exit__" and frame.f_code.co_filename == contextlib.__file__:
+            left[0] -= 1
+            if left[0] < 0:
+                sys.settrace(None)
+                raise KeyboardInterrupt
+
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt as error:
+        return error
+    finally:
+        sys.settrace(None)
+    return None

@@ -196,6 +196,35 @@ def test_an_interrupt_while_the_caller_waits_for_helpers():
     assert sum_of_ones(2) == 10
 
 
+@pytest.mark.no_cover  # which would take the tracer away
+def test_an_interrupt_at_any_line_of_the_driver():
+    """Calls of the same thread that follow are not taken for tasks of the interrupted one."""
+
+    def sum_in_two_threads():
+        sums = []
+        _threads.for_each_chunk(lambda start, stop: sums.append(stop - start), 6, 2, 2)
+        return sum(sums)
+
+    for code in (_threads.for_each_chunk, _threads._Run.work, _threads._Run._work_on_chunks, _threads._Run.wait):
+        for number in {number for *_, number in code.__code__.co_lines() if number is not None}:
+
+            def interrupt(frame, event, argument, code=code.__code__, number=number):
+                if frame.f_code is code and event == "line" and frame.f_lineno == number:
+                    sys.settrace(None)
+                    raise KeyboardInterrupt
+                return interrupt
+
+            sys.settrace(interrupt)
+            try:
+                sum_in_two_threads()
+            except KeyboardInterrupt:
+                pass
+            finally:
+                sys.settrace(None)
+            _threads.leave_if_interrupted()
+            assert sum_in_two_threads() == 6
+
+
 def test_the_exit_of_a_helper_is_raised():
     """Not what ends the tasks of the caller because of it."""
     both, caller = threading.Barrier(2, timeout=10), threading.get_ident()

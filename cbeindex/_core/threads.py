@@ -13,6 +13,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
+from contextvars import ContextVar, copy_context
 from itertools import count
 from queue import SimpleQueue
 from typing import Any, TypeVar
@@ -30,6 +31,8 @@ _POLL_SECONDS = 0.02
 # Calls that `run_aside` has not ended. Here and in the pool, locks and threads are those of the interpreter. An
 # interrupt inside of `Event`, `Semaphore` or `Thread.start`, which are written in Python, can leave a lock held.
 _running_aside: set[threading.Lock] = set()
+# The call of `for_each_chunk` whose task this thread works on.
+_current_run: ContextVar[_Run | None] = ContextVar("current_run", default=None)
 _pool: _Pool | None = None
 _pool_lock = threading.Lock()
 _write_locks: WeakSet[threading.RLock] = WeakSet()
@@ -82,7 +85,8 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
 
 def leave_if_interrupted() -> None:
     """Leave the current task if its caller was interrupted: long loops inside of tasks call this."""
-    if _here.run is not None and _here.run.is_interrupted:
+    run = _current_run.get()
+    if run is not None and run.is_interrupted:
         raise _InterruptedError
 
 
@@ -140,15 +144,6 @@ class _InterruptedError(BaseException):
     """Ends a task whose caller was interrupted. The caller raises the original interrupt."""
 
 
-class _Here(threading.local):
-    """The call of `for_each_chunk` that this thread works on."""
-
-    run: _Run | None = None
-
-
-_here = _Here()
-
-
 class _Run:
     """One call of `for_each_chunk` on several threads."""
 
@@ -156,7 +151,7 @@ class _Run:
         self._task, self._n, self._chunk = task, n, chunk
         self._tickets = count()  # next() is atomic
         self._failures: dict[int, Exception] = {}
-        self._outer = _here.run
+        self._outer = _current_run.get()
         self._helpers: list[threading.RLock] = []
         self.interruption: BaseException | None = None
 
@@ -187,18 +182,19 @@ class _Run:
 
     def work(self) -> None:
         """Process chunks until none is left."""
-        _here.run, before = self, _here.run
-        try:
-            while not self._failures and not self.is_interrupted:
-                start = next(self._tickets) * self._chunk
-                if start >= self._n:
-                    return
-                try:
-                    self._task(start, min(start + self._chunk, self._n))
-                except Exception as error:
-                    self._failures[start] = error
-        finally:
-            _here.run = before
+        # In a context of its own, which the interpreter leaves even if an interrupt comes at that very moment.
+        copy_context().run(self._work_on_chunks)
+
+    def _work_on_chunks(self) -> None:
+        _current_run.set(self)
+        while not self._failures and not self.is_interrupted:
+            start = next(self._tickets) * self._chunk
+            if start >= self._n:
+                return
+            try:
+                self._task(start, min(start + self._chunk, self._n))
+            except Exception as error:
+                self._failures[start] = error
 
     def wait(self) -> None:
         """Wait for the helpers that have begun, and prevent the others from beginning.

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._core.tuning import tuning
 from ..data.codes import CodeRows
-from ..data.sparserows import SparseRows
+from ..data.sparserows import SparseRows, VectorRows
+from ..distances.metrics import Metric, squares
 from ..errors import CorruptIndexFileError
 from ..store.rowstore import RowStore
 from ..store.segment import Segment
@@ -20,18 +21,17 @@ from ..store.snapshot import Snapshot
 
 # Largest magnitudes of column values. Vectors have norms up to 1e18, so squared norms are up to 1e36. Factors and
 # spreads are multiplied by the norm of a query. Sums of a few such values stay within float32.
-_LARGEST_VALUES = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19, "vectors": 1e18}
+_LARGEST_VALUES = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19}
 
 
 def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any) -> None:
     """Raise CorruptIndexFileError if loaded segments hold values that no save writes."""
-    limits = dict(_LARGEST_VALUES)
-    if metric == "cosine":  # vectors are divided by their norms, which may be any finite number
-        del limits["vectors"]
     for segment in segments:
         segment.check(rows.columns)
         for name, column in segment.columns.items():
-            _check_values(name, column, limits.get(name, float("inf")))
+            _check_values(name, column, _LARGEST_VALUES.get(name, float("inf")))
+            if name == "vectors":
+                _check_norms(column, Metric(metric).longest)
         if _has_spare_bits(segment.codes, rows.n_bits):
             raise CorruptIndexFileError(f"codes must be 0 past bit {rows.n_bits - 1}")
     Snapshot(tuple(segments)).ids()  # refuses repeated ids
@@ -49,6 +49,15 @@ def _check_values(name: str, column: Any, largest: float) -> None:
             raise CorruptIndexFileError(f"{name} must be at most {largest:g}, got {np.abs(block).max():g}")
         if name in ("factors", "spreads") and (block < 0).any():
             raise CorruptIndexFileError(f"{name} must not be negative")
+
+
+def _check_norms(vectors: VectorRows, longest: float) -> None:
+    """Raise CorruptIndexFileError if the squared norm of a finite vector is above `longest`."""
+    step = tuning().verify_rows
+    for start in range(0, len(vectors), step):
+        largest = squares(vectors[start : start + step]).max(initial=0)
+        if largest > longest:
+            raise CorruptIndexFileError(f"vectors must have norms up to {longest**0.5:g}, got {largest**0.5:g}")
 
 
 def _has_spare_bits(codes: CodeRows, n_bits: int) -> bool:

@@ -99,7 +99,12 @@ def write(
     """
     given, path = path, _files.resolve(path)
     content, arrays = checked_content(content), _checked_arrays(arrays)
-    with _naming_file(path, given), _files.replacing(path) as (file, old):
+    with (
+        _naming_file(path, given),
+        _files.locked_part(path) as file,
+        _files.locked_if_any(path, file) as old,
+        _files.replacing(path, file, old),
+    ):
         if old is not None and _files.size(old) and _files.read_at(old, 0, len(MAGIC)) != MAGIC:
             raise NotAnIndexFileError("not an index file, so it is not overwritten; remove it first")
         if old is not None and replaces is not None:
@@ -154,7 +159,7 @@ def append(
     if keep & arrays.keys():
         raise ValueError(f"{min(keep & arrays.keys())!r} must not be both kept and new")
     kept = {name: array for name, array in stored.arrays.items() if name in keep}
-    with _naming_file(stored.path), _files.locked(stored.path) as file:
+    with _naming_file(stored.path), _files.locked(stored.path) as file, _files.unlocking(file):
         last, slot = check_unchanged(file, stored)
         sections = {name: section for name, section in stored._sections.items() if name in keep}
         # A commit that may not have been synced is written again, since callers of save rely on the sync.

@@ -9,7 +9,7 @@ import stat
 import sys
 import threading
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, nullcontext, suppress
 from io import FileIO
 from pathlib import Path
 
@@ -138,31 +138,55 @@ def sync(file: FileIO) -> None:
     _sync(file.fileno())
 
 
-@contextmanager
-def locked(path: Path) -> Iterator[FileIO]:
-    """Open a file for writing, and lock out other writers until the block ends."""
-    file = _open_locked(path)
-    try:
-        yield file
-    finally:
-        _release(file)
+# The context managers of files are the files themselves: an interrupt on the way out of one that is written in Python
+# would leave the file open, and so locked, for as long as somebody keeps the traceback.
 
 
-@contextmanager
-def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
-    """Create a file that atomically replaces `path` when the block ends without an error.
+def locked(path: Path) -> FileIO:
+    """Open a file for writing, and lock out other writers until it is closed, here and in forked children."""
+    return _open_locked(path)
 
-    Yields the new file, and the old file or None. The new file has a fixed name beside `path`. Two writers therefore
-    conflict even if `path` does not exist yet, and a killed writer leaves at most one file, which the next writer
-    removes. The block must write the magic first, by which the next writer recognises the file.
+
+def locked_part(path: Path) -> FileIO:
+    """Create and lock a file that is to replace `path`.
+
+    The file has a fixed name beside `path`. Two writers therefore conflict even if `path` does not exist yet, and a
+    killed writer leaves at most one file, which the next writer removes. The magic must be written first, by which the
+    next writer recognises the file.
     """
-    part = path.parent / f".{path.name}.cbeindex-part"
-    new, old = _open_part(part, path), None
+    return _open_part(_part_of(path), path)
+
+
+def locked_if_any(path: Path, part: FileIO) -> AbstractContextManager[FileIO | None]:
+    """Open and lock the file at `path`, if there is one, for a part that is locked; remove the part if that fails.
+
+    A file appears at `path` only under the lock of the part, so none can appear unnoticed.
+    """
     try:
-        # The part is locked first. A file appears at `path` only under this lock, so none can appear unnoticed.
-        with suppress(FileNotFoundError):
-            old = _open_locked(path)
-        yield new, old
+        return _open_locked(path)
+    except FileNotFoundError:
+        return nullcontext()
+    except BaseException:
+        with suppress(OSError):
+            _remove(part, _part_of(path))
+        raise
+
+
+@contextmanager
+def unlocking(file: FileIO) -> Iterator[None]:
+    """Unlock a file when the block ends, though a forked child may have it open still."""
+    try:
+        yield
+    finally:
+        _unlock_open(file)
+
+
+@contextmanager
+def replacing(path: Path, new: FileIO, old: FileIO | None) -> Iterator[None]:
+    """Let a part atomically replace the old file at `path`, if any, when the block ends without an error."""
+    part = _part_of(path)
+    try:
+        yield
         if old is not None:
             _copy_permissions(old, new)
         sync(new)
@@ -170,13 +194,17 @@ def replacing(path: Path) -> Iterator[tuple[FileIO, FileIO | None]]:
             _release(new)
             _release(old)
         _replace(part, path)
+    except GeneratorExit:  # the block was left long ago, and another writer may have a part of that name
+        raise
     except BaseException:
         with suppress(OSError):
             _remove(new, part)
         raise
     finally:
-        _release(new)
-        _release_aside(old)
+        _unlock_open(new)
+        if old is not None:
+            _unlock_open(old)
+            _close_aside(old)
     sync_directory(path.parent)
 
 
@@ -189,6 +217,10 @@ def map_privately(file: FileIO, n_bytes: int) -> mmap.mmap:
     common = sys.platform == "linux" and os.uname().machine in ("x86_64", "aarch64", "riscv64")
     flags = mmap.MAP_PRIVATE | getattr(mmap, "MAP_NORESERVE", 0x4000 if common else 0)
     return mmap.mmap(file.fileno(), n_bytes, flags=flags, prot=mmap.PROT_READ | mmap.PROT_WRITE)
+
+
+def _part_of(path: Path) -> Path:
+    return path.parent / f".{path.name}.cbeindex-part"
 
 
 def _open_locked(path: Path, flags: int = 0) -> FileIO:
@@ -286,15 +318,22 @@ def _release(file: FileIO | None) -> None:
             file.close()
 
 
-def _release_aside(file: FileIO | None) -> None:
-    """Unlock a file that was replaced, and close it on another thread: freeing the cache of 2 GB takes 0.4 s."""
-    if file is None or file.closed:
+def _unlock_open(file: FileIO) -> None:
+    """Unlock a file unless it is closed, and so unlocked, already."""
+    if not file.closed:
+        _unlock(file)
+
+
+def _close_aside(file: FileIO) -> None:
+    """Close a file that was replaced, the last descriptor on another thread: freeing the cache of 2 GB takes 0.4 s."""
+    if file.closed:
         return
-    _unlock(file)
+    descriptor = os.dup(file.fileno())
+    file.close()
     try:
-        threading.Thread(target=file.close, name="cbeindex-close", daemon=True).start()
+        threading.Thread(target=os.close, args=(descriptor,), name="cbeindex-close", daemon=True).start()
     except RuntimeError:  # the interpreter is shutting down, or the system cannot start another thread
-        file.close()
+        os.close(descriptor)
 
 
 def sync_directory(path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from abc import ABC, abstractmethod
-from contextlib import AbstractContextManager
+from threading import RLock
 from typing import Any, Self
 
 from .._core.checks import as_choice, as_flag
@@ -39,8 +39,8 @@ class Saveable(ABC):
             The file to create or replace. Without `path`, changes since the last `save` or `load` are appended to that
             file. If another writer has changed the file since, a WriterConflictError is raised.
         """
-        with self._writing() as rows:
-            content, arrays = self._content()
+        with self._write_lock(), self._stored_rows().lock:
+            rows, (content, arrays) = self._stored_rows(), self._content()
             if path is not None:
                 self._archive = Archive.write(path, content, arrays, rows, self._archive, only_unchanged=False)
             elif self._archive is None:
@@ -75,7 +75,8 @@ class Saveable(ABC):
 
     def compact(self) -> None:
         """Free the space of removed rows. If the index has a file, the file is rewritten."""
-        with self._writing() as rows:
+        with self._write_lock(), self._stored_rows().lock:
+            rows = self._stored_rows()
             rows.compact()
             if self._archive is not None:
                 path, (content, arrays) = self._archive.stored.path, self._content()
@@ -83,13 +84,21 @@ class Saveable(ABC):
 
     def _check(self) -> None:
         """Check all rows of the file that the index was loaded from."""
-        with self._writing() as rows:
+        with self._write_lock(), self._stored_rows().lock:
             if self._archive is not None:
-                self._archive.check(rows)
+                self._archive.check(self._stored_rows())
 
     @abstractmethod
-    def _writing(self) -> AbstractContextManager[RowStore]:
-        """Lock out other writers and yield the rows."""
+    def _write_lock(self) -> RLock:
+        """Return the lock of writers, which is taken before that of the rows.
+
+        Locks are taken by `with` itself: an interrupt on the way out of a context manager written in Python would leave
+        them held for as long as somebody keeps the traceback.
+        """
+
+    @abstractmethod
+    def _stored_rows(self) -> RowStore:
+        """Return the rows, which another writer may replace unless the lock is held."""
 
     @abstractmethod
     def _content(self) -> tuple[dict[str, Any], Arrays]:

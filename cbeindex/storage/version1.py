@@ -39,7 +39,7 @@ def load_codes(read: ArrayReader, n_rows: int, n_bits: int, by_row: bool) -> Cod
                 blocks = codes.blocks[first // BLOCK_ROWS : -(-last // BLOCK_ROWS)]
                 _convert(head[first // _HEAD_ROWS], tail[first:last], blocks)
 
-    step = max(1, tuning().piece_bytes // (8 * whole * _HEAD_ROWS)) * _HEAD_ROWS
+    step = max(1, tuning().piece_bytes // (8 * max(whole, 1) * _HEAD_ROWS)) * _HEAD_ROWS
     for_each_chunk(task, n_rows, step, n_cores())
     return codes
 
@@ -47,7 +47,7 @@ def load_codes(read: ArrayReader, n_rows: int, n_bits: int, by_row: bool) -> Cod
 def _convert(head: Codes, tail: Codes, blocks: Codes) -> None:
     """Fill the blocks of at most 512 rows from their head, (n_head, 512), and their tails, (n_rows, n_tail)."""
     n_head, n_tail = len(head), tail.shape[1]
-    columns = head.reshape(n_head, -1, BLOCK_ROWS).transpose(1, 0, 2)
+    columns = head.reshape(n_head, _HEAD_ROWS // BLOCK_ROWS, BLOCK_ROWS).transpose(1, 0, 2)
     blocks[:, :n_head] = columns[: len(blocks)]
     if n_tail:
         n_whole = len(tail) // BLOCK_ROWS
