@@ -148,8 +148,11 @@ def test_memory_that_was_used_before_does_not_matter():
 
 
 @pytest.mark.parametrize("length", [7, 64, 100, 384])
-def test_only_what_is_asked_for_is_written(length):
-    encoder, rows = Circulant(length, n_bits=length + 5), some_rows(4, length)
+@pytest.mark.parametrize("n_more", [5, 16])
+@pytest.mark.parametrize("n_rows", [4, 2 * LANES + 1])
+def test_only_what_is_asked_for_is_written(length, n_more, n_rows):
+    """Codes alone are packed in another way than codes beside projections, where bits fill whole bytes."""
+    encoder, rows = Circulant(length, n_bits=length + n_more), some_rows(n_rows, length)
     projections, codes, _ = encoder.transform(rows)
     np.testing.assert_array_equal(encoder.transform(rows, codes=False)[0], projections)
     np.testing.assert_array_equal(encoder.transform(rows, projections=False)[1], codes)
@@ -170,8 +173,8 @@ def test_sums_of_magnitudes_and_squares(length, n_bits, size):
 
 
 @pytest.mark.parametrize("value", [np.nan, np.inf, -np.inf, np.float32(3e38)])
-@pytest.mark.parametrize("length", [6, 31, 784])
-@pytest.mark.parametrize("n_rows", [6, LANES + 6])
+@pytest.mark.parametrize("length", [6, 31, 768, 784])
+@pytest.mark.parametrize("n_rows", [6, 2 * LANES + 6])
 def test_rows_that_are_not_finite_are_found(length, n_rows, value):
     rows = some_rows(n_rows, length).copy()
     rows[5:, length // 2] = value

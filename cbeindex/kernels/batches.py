@@ -9,33 +9,106 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
+
+import numba
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
 from .butterflies import write_backward, write_forward
 from .layouts import BATCH_FIELDS, FIELDS, PAIR_FIELDS
+from .rowpasses import write_rows_back, write_rows_forward
 from .tiles import POINT, multiply, transpose
-from .vectors import LANES, Integer, Lanes, Pointer, call, loop
+from .vectors import INTEGER, LANES, VECTOR, Integer, Lanes, Pointer, call, cgutils, data_of, loop
+
+convolve_batch: Any
+write_batch: Any
+pack_batch: Any
 
 # Columns whose passes are done before those of the next ones begin.
 _COLUMNS = 4
 
 
-def write_convolve_batch(
-    rows: Pointer, dim: Integer, centre: Pointer, signs: Pointer, work: Pointer, layout: Pointer, tables: Pointer,
-    factors: Pointer, n_kept: Integer,
-) -> None:  # fmt: skip
-    """Centre LANES rows, multiply them by signs and convolve them, into the first rows of `work`.
+if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
+    from . import uncompiled
 
-    Of each, the first `n_kept` rows of the matrix of points are written.
+    convolve_batch, write_batch = uncompiled.convolve_batch, uncompiled.write_batch
+    pack_batch = uncompiled.pack_batch
+
+else:
+
+    @intrinsic
+    def convolve_batch(
+        typing_context: Any, rows: Any, first: Any, centre: Any, signs: Any, block: Any, work: Any, layout: Any,
+        tables: Any, factors: Any,
+    ) -> Any:  # fmt: skip
+        """Centre LANES rows, multiply them by the signs of a block and convolve them, into the points of `work`."""
+        index = types.int64
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            rows, dim = data_of(context, builder, signature, arguments, 0)
+            centre, signs, *others = (data_of(context, builder, signature, arguments, i)[0] for i in (2, 3, 5, 6, 7, 8))
+            rows, signs = rows + dim * Integer(builder, arguments[1]), signs + dim * Integer(builder, arguments[4])
+            call(_write_convolve_batch, "convolve_batch", rows, dim, centre, signs, *others)
+            return context.get_dummy_value()
+
+        return types.void(rows, index, centre, signs, index, work, layout, tables, factors), generate
+
+    @intrinsic
+    def write_batch(typing_context: Any, work: Any, layout: Any, n_kept: Any) -> Any:
+        """Write convolved points as the first LANES rows of `work`: the first `n_kept` rows of points of each."""
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            work, layout = (data_of(context, builder, signature, arguments, i)[0] for i in range(2))
+            plan = _read_plan(layout)
+            moved = work, plan["row_floats"], work + plan["batch_points"]
+            sizes = Integer(builder, arguments[2]), plan["n_columns"], plan["batch_pitch"]
+            call(_write_scatter, "scatter", *moved, *sizes)
+            return context.get_dummy_value()
+
+        return types.void(work, layout, types.int64), generate
+
+    @intrinsic
+    def pack_batch(typing_context: Any, work: Any, layout: Any, count: Any, codes: Any, first: Any, offset: Any) -> Any:
+        """Write the signs of the first `count` convolved floats of LANES rows to codes, from bit `offset` on.
+
+        Rows of points are whole pieces of LANES floats, and so are `count` and `offset`; LANES are whole bytes.
+        Return the first row whose floats are not all finite, LANES if there is none.
+        """
+        index = types.int64
+
+        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+            work, layout = (data_of(context, builder, signature, arguments, i)[0] for i in range(2))
+            codes, n_words = data_of(context, builder, signature, arguments, 3)
+            bits = Pointer(builder, builder.bitcast(codes.value, ir.IntType(LANES).as_pointer()))
+            stride = n_words * (64 // LANES)
+            bits = bits + stride * Integer(builder, arguments[4]) + Integer(builder, arguments[5]).chunks(LANES)
+            return _write_signs(work, _read_plan(layout), Integer(builder, arguments[2]), bits, stride)
+
+        return index(work, layout, index, codes, index, index), generate
+
+
+def _read_plan(layout: Pointer) -> dict[str, Integer]:
+    return {name: (layout + i).integer() for i, name in enumerate(FIELDS + BATCH_FIELDS)}
+
+
+def _write_convolve_batch(
+    rows: Pointer, dim: Integer, centre: Pointer, signs: Pointer, work: Pointer, layout: Pointer, tables: Pointer,
+    factors: Pointer,
+) -> None:  # fmt: skip
+    """Centre LANES rows, multiply them by signs and convolve them, into the points of `work`.
+
     Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded.
     """
-    plan = {name: (layout + i).integer() for i, name in enumerate(FIELDS + BATCH_FIELDS)}
+    plan = _read_plan(layout)
     points, pitch = work + plan["batch_points"], Integer(work.builder, POINT)
     n_columns, row = plan["n_columns"], plan["batch_pitch"]
     of_columns = layout + plan["row_passes"], plan["n_row_passes"], tables
     of_rows = layout + plan["column_passes"], plan["n_column_passes"], tables
     moved = (work, plan["row_floats"], points)
     call(_write_gather, "gather", rows, dim, centre, signs, *moved, plan["n_rows"], n_columns, row)
-    size, two = (Integer(work.builder, value) for value in (_COLUMNS, 2))
+    size = Integer(work.builder, _COLUMNS)
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
         call(write_forward, "forward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
@@ -43,16 +116,13 @@ def write_convolve_batch(
         entry = layout + plan["pairs"] + pair * len(PAIR_FIELDS)
         here, source, there = ((entry + i).integer() for i in range(len(PAIR_FIELDS)))
         turns = tables + plan["batch_turns"] + pair * n_columns * 4
-        call(_write_turn, "turn_rows", points + here, points + source, points + there, turns, n_columns)
-        call(write_forward, "forward", points + here, pitch, two, there - here, *of_rows)
+        call(write_rows_forward, "rows_forward", points, here, source, there, turns, n_columns, *of_rows)
         products = factors + plan["batch_factors"] + pair * n_columns * 6
         call(_write_multiply, "multiply_rows", points + here, points + there, products, n_columns)
-        call(write_backward, "backward", points + here, pitch, two, there - here, *of_rows)
-        call(_write_turn_back, "turn_rows_back", points + here, points + there, turns, n_columns)
+        call(write_rows_back, "rows_back", points, here, there, turns, n_columns, *of_rows)
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
         call(write_backward, "backward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
-    call(_write_scatter, "scatter", *moved, n_kept, n_columns, row)
 
 
 def _write_gather(
@@ -86,6 +156,30 @@ def _write_scatter(
             (work + (stride * i + start)).store(floats)
 
 
+def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, bits: Pointer, stride: Integer) -> Any:
+    """Write signs to rows of bits, which are `stride` times LANES bits apart; return the first row that is not finite.
+
+    The difference of a number to itself is 0, but NaN for infinity and NaN.
+    """
+    builder = work.builder
+    points, n_pieces = work + plan["batch_points"], count.chunks(LANES)
+    zeros = ir.Constant(VECTOR, [0.0] * LANES)
+    finite = cgutils.alloca_once_value(builder, zeros)
+    in_row = (plan["n_columns"] * 2).chunks(LANES)
+    with loop(n_pieces.chunks(in_row)) as row, loop(in_row.minimum(n_pieces - row * in_row)) as piece:
+        tile = points + row * plan["batch_pitch"] + piece * (LANES * LANES)
+        registers = [(tile + i * LANES).load() for i in range(LANES)]
+        for lanes in registers:
+            builder.store(builder.fadd(builder.load(finite), (lanes - lanes).value), finite)
+        for i, lanes in enumerate(transpose(registers)):
+            mask = builder.fcmp_ordered(">=", lanes.value, zeros)
+            place = bits + stride * i + row * in_row + piece
+            builder.store(builder.bitcast(mask, ir.IntType(LANES)), place.value, align=1)
+    found = builder.load(finite)
+    bad = builder.zext(builder.bitcast(builder.fcmp_unordered("uno", found, found), ir.IntType(LANES)), INTEGER)
+    return builder.cttz(builder.or_(bad, INTEGER(1 << LANES)), ir.IntType(1)(1))
+
+
 @contextmanager
 def _each_tile(
     points: Pointer, n_rows: Integer, n_columns: Integer, pitch: Integer
@@ -95,26 +189,8 @@ def _each_tile(
     What the last piece of a row of the matrix has too many is overwritten by the next row.
     """
     floats = n_columns * 2
-    with loop(n_rows) as row, loop(floats.chunks(Integer(points.builder, LANES))) as tile:
+    with loop(n_rows) as row, loop(floats.chunks(LANES)) as tile:
         yield row * floats + tile * LANES, points + row * pitch + tile * (LANES * LANES)
-
-
-def _write_turn(here: Pointer, source: Pointer, there: Pointer, turns: Pointer, count: Integer) -> None:
-    """Multiply two rows of points by their factors; the second comes from `source`, which may be the first."""
-    with loop(count) as i:
-        place, factors = i * POINT, turns + i * 4
-        second = (source + place).load_point() * (factors + 2).spread_point()
-        first = (here + place).load_point() * factors.spread_point()
-        (there + place).store_point(second)
-        (here + place).store_point(first)
-
-
-def _write_turn_back(here: Pointer, there: Pointer, turns: Pointer, count: Integer) -> None:
-    """Multiply two rows of points by their conjugate factors."""
-    with loop(count) as i:
-        for points, factors in ((here, turns + i * 4), (there, turns + i * 4 + 2)):
-            place = points + i * POINT
-            place.store_point(place.load_point() * factors.spread_point().conjugate())
 
 
 def _write_multiply(here: Pointer, there: Pointer, factors: Pointer, count: Integer) -> None:

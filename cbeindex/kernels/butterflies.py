@@ -27,7 +27,7 @@ def write_forward(
     """
     with loop(n) as i:
         entry = passes + i * len(PASS_FIELDS)
-        _write_switch("after", points, points + LANES, pitch, count, stride, entry, tables)
+        write_switch("after", points, points + LANES, pitch, count, stride, entry, tables)
 
 
 def write_backward(
@@ -36,10 +36,10 @@ def write_backward(
     """Undo `write_forward`, but for a factor of the number of points."""
     with loop(n) as i:
         entry = passes + (n - 1 - i) * len(PASS_FIELDS)
-        _write_switch("before", points + LANES, points, pitch, count, stride, entry, tables)
+        write_switch("before", points + LANES, points, pitch, count, stride, entry, tables)
 
 
-def _write_switch(
+def write_switch(
     twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer, entry: Pointer,
     tables: Pointer,
 ) -> None:  # fmt: skip
@@ -73,7 +73,18 @@ def _write_pass(
             turns = [(factor + 2 * t).spread_point() for t in range(radix - 1)]
             points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
         # Each point is written as soon as it is known: some targets have few registers.
-        for t, point in _transform(points):
+        if radix == 7:
+            sums, differences = _fold(points)
+            for place, lanes in zip(places, _real_parts(points[0], sums, differences), strict=True):
+                (real + place).store(lanes)
+            for t, lanes in enumerate(_imaginary_parts(points[0], sums, differences)):
+                if twiddles == "after" and t > 0:
+                    point = Complex((real + places[t]).load(), lanes) * (factor + 2 * (t - 1)).spread_point()
+                    (real + places[t]).store(point.real)
+                    lanes = point.imaginary
+                (imaginary + places[t]).store(lanes)
+            return
+        for t, point in transform(points):
             if twiddles == "after" and t > 0:
                 point = point * (factor + 2 * (t - 1)).spread_point()
             (real + places[t]).store(point.real)
@@ -89,7 +100,7 @@ def _write_pass(
                 butterfly(start + j * pitch, between, factors + j * (2 * radix - 2))
 
 
-def _transform(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
+def transform(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
     """Yield the points of a small discrete Fourier transform, and their places, in the order that they come in."""
     if len(points) == 2:
         yield 0, points[0] + points[1]
@@ -122,15 +133,26 @@ def _transform_eight(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]
 
 
 def _transform_odd(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
-    """Points k and p - k share their products: cosines of the sums, sines of the differences."""
-    p, first = len(points), points[0]
-    half = range(1, (p + 1) // 2)
-    sums, differences = ([join(points[k], points[p - k]) for k in half] for join in (Complex.__add__, Complex.__sub__))
+    sums, differences = _fold(points)
+    yield from enumerate(
+        map(Complex, _real_parts(points[0], sums, differences), _imaginary_parts(points[0], sums, differences))
+    )
 
-    reals = _combine(first.real, [term.real for term in sums], [term.imaginary for term in differences])
+
+def _fold(points: Sequence[Complex]) -> tuple[list[Complex], list[Complex]]:
+    """Points k and p - k share their products: cosines of the sums, sines of the differences."""
+    p = len(points)
+    pairs = [(points[k], points[p - k]) for k in range(1, (p + 1) // 2)]
+    return [a + b for a, b in pairs], [a - b for a, b in pairs]
+
+
+def _real_parts(first: Complex, sums: Sequence[Complex], differences: Sequence[Complex]) -> list[Lanes]:
+    return _combine(first.real, [term.real for term in sums], [term.imaginary for term in differences])
+
+
+def _imaginary_parts(first: Complex, sums: Sequence[Complex], differences: Sequence[Complex]) -> list[Lanes]:
     # i times a difference has its real part, with the other sign, as imaginary part.
-    imaginaries = _combine(first.imaginary, [term.imaginary for term in sums], [-term.real for term in differences])
-    yield from enumerate(map(Complex, reals, imaginaries))
+    return _combine(first.imaginary, [term.imaginary for term in sums], [-term.real for term in differences])
 
 
 def _combine(first: Lanes, sums: Sequence[Lanes], differences: Sequence[Lanes]) -> list[Lanes]:

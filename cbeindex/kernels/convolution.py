@@ -15,17 +15,15 @@ import numba
 from numba.core import types
 from numba.extending import intrinsic
 
-from .batches import write_convolve_batch
 from .butterflies import write_backward, write_forward
 from .jit import njit
 from .layouts import FIELDS
 from .tiles import POINT, TILE, write_load, write_multiply, write_store, write_turn, write_turn_back
-from .vectors import LANES, Integer, Pointer, call, cgutils, loop
+from .vectors import LANES, Integer, Pointer, call, data_of, loop
 
 forward_stripes: Any
 convolve_blocks: Any
 backward_stripes: Any
-convolve_batch: Any
 
 _N_STRIPES, _N_BLOCKS, _STRIPES_TOGETHER, _PAIRS_TOGETHER, _STRIPES = (
     FIELDS.index(name) for name in ("n_stripes", "n_blocks", "stripes_together", "pairs_together", "stripes")
@@ -58,7 +56,7 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
     from . import uncompiled
 
     forward_stripes, convolve_blocks = uncompiled.forward_stripes, uncompiled.convolve_blocks
-    backward_stripes, convolve_batch = uncompiled.backward_stripes, uncompiled.convolve_batch
+    backward_stripes = uncompiled.backward_stripes
 
 else:
 
@@ -71,7 +69,7 @@ else:
             start: Any, stop: Any,
         ) -> Any:  # fmt: skip
             def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-                pointers = [_array(context, builder, signature, arguments, i)[0] for i in range(5)]
+                pointers = [data_of(context, builder, signature, arguments, i)[0] for i in range(5)]
                 call(write, name, *pointers, *(Integer(builder, value) for value in arguments[5:]))
                 return context.get_dummy_value()
 
@@ -108,37 +106,6 @@ else:
     forward_stripes = _stage(_write_forward_stripes, "forward_stripes")
     convolve_blocks = _stage(_write_convolve_blocks, "convolve_blocks")
     backward_stripes = _stage(_write_backward_stripes, "backward_stripes")
-
-    @intrinsic
-    def convolve_batch(
-        typing_context: Any, rows: Any, first: Any, centre: Any, signs: Any, block: Any, work: Any, layout: Any,
-        tables: Any, factors: Any, n_kept: Any,
-    ) -> Any:  # fmt: skip
-        """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`."""
-        index = types.int64
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            rows, dim = _array(context, builder, signature, arguments, 0)
-            centre, signs, *others = (_array(context, builder, signature, arguments, i)[0] for i in (2, 3, 5, 6, 7, 8))
-            rows, signs = rows + dim * Integer(builder, arguments[1]), signs + dim * Integer(builder, arguments[4])
-            call(
-                write_convolve_batch,
-                "convolve_batch",
-                rows,
-                dim,
-                centre,
-                signs,
-                *others,
-                Integer(builder, arguments[9]),
-            )
-            return context.get_dummy_value()
-
-        return types.void(rows, index, centre, signs, index, work, layout, tables, factors, index), generate
-
-    def _array(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Pointer, Integer]:
-        """Return where an array begins, and the length of its last axis."""
-        array = context.make_array(signature.args[i])(context, builder, arguments[i])
-        return Pointer(builder, array.data), Integer(builder, cgutils.unpack_tuple(builder, array.shape)[-1])
 
 
 def _read_plan(layout: Pointer) -> dict[str, Integer]:

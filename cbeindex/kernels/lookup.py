@@ -69,7 +69,7 @@ else:
         def __init__(self, code: VectorCode, start: Any, tables: list[Any]) -> None:
             self.code, self._start, self._tables = code, start, tables
             # Two bytes of each row fill a register of AVX-512.
-            self.n_together = 2 if code.has("avx512bw") else 1
+            self.n_together = 2 if code.target.has("avx512bw") else 1
 
         def look_up(self, j: Any, n: int) -> list[Any]:
             """Return 32 n sums of two entries, those of bytes j to j + n, from each of the tables."""

@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from .layouts import FIELDS, PASS_FIELDS, RADICES
+from .layouts import BATCH_FIELDS, FIELDS, PASS_FIELDS, RADICES
 from .tiles import POINT
 from .vectors import LANES
 
@@ -57,26 +57,53 @@ def backward_stripes(
 
 
 def convolve_batch(
-    rows: Any, first: int, centre: Any, signs: Any, block: int, work: Any, layout: Any, tables: Any, factors: Any,
-    n_kept: int,
-) -> None:  # fmt: skip
-    """Centre LANES rows, multiply them by the signs of a block and convolve them, into the first of `work`.
+    rows: Any, first: int, centre: Any, signs: Any, block: int, work: Any, layout: Any, tables: Any, factors: Any
+) -> None:
+    """Centre LANES rows, multiply them by the signs of a block and convolve them, into the points of `work`.
 
     Pieces of LANES columns that go beyond the rows are there already, centred, multiplied and padded. Row by row:
     the memory has no place for the tiles of LANES rows.
     """
-    dim, row_floats = rows.shape[1], layout[FIELDS.index("row_floats")]
+    dim, plan = rows.shape[1], dict(zip(FIELDS, layout.tolist(), strict=False))
+    row_floats, points = plan["row_floats"], _batch_of(work, layout)
     with np.errstate(invalid="ignore", over="ignore"):
         flipped = (rows[first : first + LANES] - centre) * signs[block]
-    for i in range(LANES):
-        work[i * row_floats :][:dim] = flipped[i]
     alone = np.empty_like(work)
-    n_chunks = layout[[FIELDS.index("n_stripes"), FIELDS.index("n_blocks")]].max()  # at least: others are empty
+    n_chunks = max(plan["n_stripes"], plan["n_blocks"])  # at least: others are empty
     for i in range(LANES):
         alone[:row_floats] = work[i * row_floats :][:row_floats]
+        alone[:dim] = flipped[i]
         for stage in (forward_stripes, convolve_blocks, backward_stripes):
-            stage(alone, alone, layout, tables, factors, 1, n_kept, 0, n_chunks)
-        work[i * row_floats :][:row_floats] = alone[:row_floats]
+            stage(alone, alone, layout, tables, factors, 1, plan["n_rows"], 0, n_chunks)
+        points[..., i] = _rows_of(alone, plan, 1)[0].view(np.float32).reshape(points.shape[:-1])
+
+
+def write_batch(work: Any, layout: Any, n_kept: int) -> None:
+    """Write convolved points as the first LANES rows of `work`: the first `n_kept` rows of points of each."""
+    points = _batch_of(work, layout)[:n_kept]
+    for i in range(LANES):
+        work[i * layout[FIELDS.index("row_floats")] :][: points[..., i].size] = points[..., i].ravel()
+
+
+def pack_batch(work: Any, layout: Any, count: int, codes: Any, first: int, offset: int) -> int:
+    """Write the signs of the first `count` convolved floats of LANES rows to codes, from bit `offset` on.
+
+    Return the first row whose floats are not all finite, LANES if there is none.
+    """
+    floats = _batch_of(work, layout).reshape(-1, LANES)[:count].T
+    packed = codes.astype("<u8").view(np.uint8)
+    packed[first : first + LANES, offset // 8 : (offset + count) // 8] = np.packbits(floats >= 0, 1, "little")
+    codes[:] = packed.view("<u8")
+    is_bad = ~np.isfinite(floats).all(axis=1)
+    return int(is_bad.argmax()) if is_bad.any() else LANES
+
+
+def _batch_of(work: Any, layout: Any) -> Any:
+    """Return the points of LANES rows: rows of points, columns and parts, lanes."""
+    plan = dict(zip(FIELDS + BATCH_FIELDS, layout.tolist(), strict=False))
+    n_rows, pitch = plan["n_rows"], plan["batch_pitch"]
+    points = work[plan["batch_points"] :][: n_rows * pitch].reshape(n_rows, pitch)
+    return points[:, : 2 * plan["n_columns"] * LANES].reshape(n_rows, -1, LANES)
 
 
 def _columns_of(layout: Any, start: int, stop: int) -> tuple[dict[str, int], slice]:

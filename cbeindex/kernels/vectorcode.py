@@ -1,14 +1,17 @@
 """Building blocks of intrinsics: vectors of fixed length, and the few operations that need an instruction by name.
 
 Everything else is generic LLVM code, which every processor gets in its own registers. Which instructions there are
-follows from the features that numba compiles for, not from the processor that runs it.
+follows from the target that numba compiles for (`target.py`), not from the processor that runs it.
 """
 
+import sys
 from collections.abc import Sequence
 from typing import Any
 
 from llvmlite import ir
 from numba.core import cgutils as untyped
+
+from .target import Target
 
 cgutils: Any = untyped
 
@@ -19,20 +22,12 @@ class VectorCode:
     """Emits vector operations into a function that is being compiled."""
 
     def __init__(self, context: Any, builder: Any) -> None:
-        triple, _, features = context.codegen().magic_tuple()
-        self._context, self.builder = context, builder
-        self._is_arm = triple.startswith(("aarch64", "arm64"))
-        self._features = {name[1:] for name in features.split(",") if name.startswith("+")}
-        self._is_x86 = triple.startswith("x86_64")
-
-    def has(self, feature: str) -> bool:
-        """Tell whether numba compiles for an x86 processor with this feature."""
-        return self._is_x86 and feature in self._features
+        self._context, self.builder, self.target = context, builder, Target.of(context)
 
     @property
     def has_half(self) -> bool:
         """Whether float16 is converted by an instruction."""
-        return self._is_arm or self.has("f16c")
+        return self.target.is_arm or self.target.has("f16c")
 
     # Memory: arrays as addresses of bytes.
 
@@ -135,6 +130,12 @@ class VectorCode:
         """Put two vectors of equal length behind each other."""
         return self.pick(first, range(2 * first.type.count), second)
 
+    def join_all(self, vectors: list[Any]) -> Any:
+        """Put vectors of equal length, a power of two of them, behind each other."""
+        while len(vectors) > 1:
+            vectors = [self.join(*vectors[i : i + 2]) for i in range(0, len(vectors), 2)]
+        return vectors[0]
+
     def split(self, vector: Any, count: int) -> list[Any]:
         """Cut a vector into vectors of `count` elements."""
         if vector.type.count == count:
@@ -163,7 +164,8 @@ class VectorCode:
 
     def bits(self, flags: Any) -> Any:
         """Pack a vector of flags into a uint64, the first in the lowest bit."""
-        return self.builder.zext(self.builder.bitcast(flags, ir.IntType(flags.type.count)), I64)
+        packed = self.builder.bitcast(flags, ir.IntType(flags.type.count))
+        return self.builder.zext(self.builder.bitreverse(packed) if sys.byteorder == "big" else packed, I64)
 
     # Operations with a name of their own.
 
@@ -174,18 +176,18 @@ class VectorCode:
 
     def look_up(self, tables: Any, places: Any) -> Any:
         """Return bytes of tables of 16: those of each run of 16 places lie at the same 16 bytes of `tables`."""
-        if self.has("avx512bw") and places.type.count == 64:
+        if self.target.has("avx512bw") and places.type.count == 64:
             name, count = "llvm.x86.avx512.pshuf.b.512", 64
-        elif self.has("avx2"):
+        elif self.target.has("avx2"):
             name, count = "llvm.x86.avx2.pshuf.b", 32
-        elif self.has("ssse3"):
+        elif self.target.has("ssse3"):
             name, count = "llvm.x86.ssse3.pshuf.b.128", 16
-        elif self._is_arm:
+        elif self.target.is_arm:
             name, count = "llvm.aarch64.neon.tbl1.v16i8", 16
         else:
             return self._look_up_singly(tables, places)
         parts = zip(self.split(tables, count), self.split(places, count), strict=True)
-        return self._join_all([self.call(name, part.type, part, place) for part, place in parts])
+        return self.join_all([self.call(name, part.type, part, place) for part, place in parts])
 
     def _look_up_singly(self, tables: Any, places: Any) -> Any:
         builder, kind = self.builder, tables.type
@@ -202,11 +204,11 @@ class VectorCode:
 
         Which products are added differs between processors: only the total of all sums is the same.
         """
-        if self.has("avx512bw"):
+        if self.target.has("avx512bw"):
             name, count = "llvm.x86.avx512.pmaddw.d.512", 32
-        elif self.has("avx2"):
+        elif self.target.has("avx2"):
             name, count = "llvm.x86.avx2.pmadd.wd", 16
-        elif self._is_x86:
+        elif self.target.is_x86:
             name, count = "llvm.x86.sse2.pmadd.wd", 8
         else:
             wide = ir.VectorType(I32, 16)
@@ -216,9 +218,4 @@ class VectorCode:
             return self.builder.add(self.builder.mul(a, c), self.builder.mul(b, d))
         kind = ir.VectorType(I32, count // 2)
         parts = zip(self.split(first, count), self.split(second, count), strict=True)
-        return self._join_all([self.call(name, kind, *pair) for pair in parts])
-
-    def _join_all(self, vectors: list[Any]) -> Any:
-        while len(vectors) > 1:
-            vectors = [self.join(*vectors[i : i + 2]) for i in range(0, len(vectors), 2)]
-        return vectors[0]
+        return self.join_all([self.call(name, kind, *pair) for pair in parts])

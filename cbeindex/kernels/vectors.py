@@ -13,7 +13,8 @@ from typing import Any
 import numba
 from llvmlite import ir
 from numba.core import cgutils as untyped
-from numba.core.registry import cpu_target
+
+from .target import compiled_target
 
 cgutils: Any = untyped
 
@@ -22,9 +23,7 @@ def _count_lanes() -> int:
     """Floats in a register of the CPU that numba compiles for."""
     if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         return 8
-    _, _, features = cpu_target.target_context.codegen().magic_tuple()
-    enabled = features.split(",")
-    return 16 if "+avx512f" in enabled else 8 if "+avx" in enabled else 4
+    return 16 if compiled_target().has("avx512f") else 8 if compiled_target().has("avx") else 4
 
 
 LANES = _count_lanes()
@@ -67,7 +66,7 @@ class Integer:
         """Return the half, rounded up."""
         return self._join(self.builder.lshr, 1) + self._join(self.builder.and_, 1)
 
-    def chunks(self, size: Integer) -> Integer:
+    def chunks(self, size: Integer | int) -> Integer:
         """Return how many chunks of a size there are, the last one perhaps smaller."""
         return (self + size - 1)._join(self.builder.udiv, size)
 
@@ -148,6 +147,10 @@ class Complex:
         """Return the complex conjugate."""
         return Complex(self.real, -self.imaginary)
 
+    def swapped(self) -> Complex:
+        """Return real parts as imaginary parts and the other way round."""
+        return Complex(self.imaginary, self.real)
+
     def reversed(self) -> Complex:
         """Return the lanes in reverse order."""
         return Complex(self.real.reversed(), self.imaginary.reversed())
@@ -209,6 +212,12 @@ def loop(count: Integer) -> Iterator[Integer]:
     """Write a loop over 0, 1, ..., count - 1."""
     with cgutils.for_range(count.builder, count.value) as written:
         yield Integer(count.builder, written.index)
+
+
+def data_of(context: Any, builder: Any, signature: Any, arguments: Any, i: int) -> tuple[Pointer, Integer]:
+    """Return where an array argument of an intrinsic begins, and the length of its last axis."""
+    array = context.make_array(signature.args[i])(context, builder, arguments[i])
+    return Pointer(builder, array.data), Integer(builder, cgutils.unpack_tuple(builder, array.shape)[-1])
 
 
 def call(write: Callable[..., None], name: str, *arguments: Integer | Pointer) -> None:
