@@ -28,6 +28,11 @@ def within_four(planes, a, b, c, d, blocks, block, begin, end, limits, out):
 
 
 @njit(nogil=True)
+def within_half(planes, number, blocks, half, begin, end, limits, out, at):
+    return block_kernels.half_within(planes, (number,), blocks, half, begin, end, 64, limits, 1, out, at)
+
+
+@njit(nogil=True)
 def prefix_of(planes, a, b, c, d, blocks, block, n_words, least, out):
     block_kernels.prefix_distances(planes, (a,), blocks, block, 0, n_words, 0, least, out, 1)
     block_kernels.prefix_distances(planes, (a, b, c, d), blocks, block + 1, 0, n_words, 4096, least, out, 3)
@@ -60,6 +65,14 @@ def test_distances_of_a_block(n_words, begin, n_more, kind, seed):
     assert within_one(planes, 5, blocks, 1, begin, n_words, both, out, 2) == expected[5]
     np.testing.assert_array_equal(out[2], distances[5])
     np.testing.assert_array_equal(out[[0, 1, 3]], before[[0, 1, 3]])
+    for side in range(2):
+        some, of_half = slice(8 * side, 8 * side + 8), before.reshape(8, 8).copy()
+        of_half[3] = before[2, some]
+        near = int(within_half(planes, 5, blocks, 2 + side, begin, n_words, both, of_half, 3))
+        assert near == expected[5] >> 8 * side & 0xFF
+        if near:
+            np.testing.assert_array_equal(of_half[3], distances[5, some])
+        np.testing.assert_array_equal(np.delete(of_half, 3, axis=0), np.delete(before.reshape(8, 8), 3, axis=0))
     numbers = (int(rng.integers(7)), 3, 0, 6)
     out[:] = before[2]
     found = int(within_four(planes, *numbers, blocks, 1, begin, n_words, both, out))
@@ -69,18 +82,20 @@ def test_distances_of_a_block(n_words, begin, n_more, kind, seed):
 
 @given(st.sampled_from(WORDS), st.integers(0, 999))
 def test_distances_over_the_first_words(n_words, seed):
-    """Of all rows of a block, and the least of them, for one query and for four."""
+    """Of all rows of a block, and the least of each half of them, for one query and for four."""
     rng = np.random.default_rng(seed)
     words, queries = (rng.integers(0, 2**64, (n, n_words + 1), dtype=np.uint64) for n in (48, 5))
-    least, out = np.full((5, 3), 7, dtype=np.uint16), np.full((8, 16), 7, dtype=np.int32)
+    least, out = np.full((5, 6), 7, dtype=np.uint16), np.full((8, 16), 7, dtype=np.int32)
     prefix_of(block_kernels.planes_of(queries), 4, 0, 1, 2, in_blocks(words), 1, n_words, least, out)
     expected = oracles.hamming(queries[:, :n_words], words[:, :n_words]).reshape(5, 3, 16)
     np.testing.assert_array_equal(out[1], expected[4, 1])
     np.testing.assert_array_equal(out[3:7], expected[[4, 0, 1, 2], 2])
     assert (out[[0, 2, 7]] == 7).all()
-    assert least[4, 1] == expected[4, 1].min()
-    np.testing.assert_array_equal(least[[4, 0, 1, 2], 2], expected[[4, 0, 1, 2], 2].min(axis=1))
-    assert least[3, 2] == 7
+    smallest = expected.reshape(5, 6, 8).min(axis=2)
+    np.testing.assert_array_equal(least[4, 2:4], smallest[4, 2:4])
+    np.testing.assert_array_equal(least[[4, 0, 1, 2], 4:], smallest[[4, 0, 1, 2], 4:])
+    assert (least[3] == 7).all()
+    assert (least[:, :2] == 7).all()
 
 
 @given(st.sampled_from(WORDS), st.integers(0, 70), st.data())

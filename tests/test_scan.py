@@ -52,7 +52,11 @@ def scan_within(codes, n, queries, radius, hidden, n_threads):
 
 def cascade_nearest(codes, n, n_bits, queries, k, hidden, ranks, miss, n_threads):
     view = view_of(codes, n, hidden, ranks)
-    keys, n_survivors = cascade.nearest(view, CodeQueries(queries, n_bits, k, n_threads), miss)
+    code_queries = CodeQueries(queries, n_bits, k, n_threads)
+    found = cascade.nearest(view, code_queries, miss)
+    if found is None:
+        return scan.nearest(view, code_queries).packed, np.full(len(queries), view.n_visible)
+    keys, n_survivors = found
     return keys.packed, n_survivors
 
 

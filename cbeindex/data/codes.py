@@ -18,6 +18,9 @@ from .._core.typing import CodeBytes, Codes, Projections, Rows
 BLOCK_ROWS = 16
 """Rows of a block. Kernels contain this number as a literal."""
 
+HALF_ROWS = 8
+"""Rows of a half of a block, of which a word fills a cache line."""
+
 PREFIX_WORDS = 8
 """Words of a long code that the cascade compares first, 512 bits."""
 

@@ -1,16 +1,15 @@
-"""The cascade: compare the first words of all rows, and more words only in blocks that may hold one of the nearest.
+"""The cascade: compare the first words of all rows, and more words only where a row may be one of the nearest.
 
-First, the distances of all rows over their first words are noted, and the least of each block (`prefix_scan`). The
-blocks that are nearest there are read wholly and give a bound on the k-th distance (`first_bound`). If the differing
-bits of a row lie anywhere with equal chance, its count over some words is hypergeometric. A block is left when all its
-rows exceed the mean of a row at the bound by some standard deviations (`measure_blocks`). Where too many blocks remain,
-a scan continues from the distances that are known (`scan_rest`), so nothing is counted twice. A sample of blocks tells
-beforehand whether that is likely (`count_survivors`).
+First, the distances of all rows over their first words are noted, and the least of each half of a block
+(`prefixes.py`). The halves that are nearest there are read wholly and give a bound on the k-th distance. If the
+differing bits of a row lie anywhere with equal chance, its count over some words is hypergeometric. A half is left when
+all its rows exceed the mean of a row at the bound by some standard deviations. All halves pass a stage before any
+passes the next, so that the memory of the next ones can be asked for in time, and no other memory is. Where too many
+halves remain, a scan continues from the distances that are known (`scanrest.py`), so nothing is counted twice. A sample
+of blocks tells beforehand whether that is likely (`find_promising`).
 
 The first words of a block are contiguous, so reading them reads nothing else; on codes of images, a copy of the first
 words of all rows would be no faster. Blocks are those of `blocks.py`; keys, `hidden` and `ranks` those of `topk.py`.
-Distances over the first words are `prefix`, int32 of shape (n_blocks * n_queries, 16), with block b and query q at
-b * n_queries + q. Hidden rows have a distance beyond all limits.
 """
 
 from typing import Any
@@ -18,10 +17,10 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Codes, Distances, Keys, LeastDistances, Mask, Ranks, Rows
-from .blocks import distances_within, planes_of, prefix_distances
+from .blocks import half_within, planes_of
 from .jit import njit
-from .popcount import popcount64
-from .topk import keep_smallest, settle
+from .prefixes import count_up_to, halves_up_to, prefix_scan, reach_of
+from .topk import keep_smallest, put_in_order, settle
 
 
 @njit(cache=True, nogil=True)
@@ -41,236 +40,224 @@ def set_stage_limits(distance: int, n_bits: int, ends: Rows, z: float, limits: R
 
 
 @njit(cache=True, nogil=True)
-def hide_rows(hidden: Mask, block: int, n_queries: int, prefix: Distances, least: LeastDistances) -> None:
-    """Put hidden rows of a block beyond all limits, for all queries."""
-    for query in range(n_queries):
-        distances, low = prefix[block * n_queries + query], np.int32(65535)
-        for i in range(min(16, hidden.size - 16 * block)):
-            if hidden[16 * block + i]:
-                distances[i] = 1 << 30
-            low = min(low, distances[i])
-        least[query, block] = low
-
-
-@njit(cache=True, nogil=True)
-def prefix_scan(
-    queries: Codes, blocks: Codes, hidden: Mask, n_words: int, begin: int, end: int, prefix: Distances,
-    least: LeastDistances,
-) -> None:  # fmt: skip
-    """Put the distances of blocks [begin, end) over their first words into `prefix`, and the least of each.
-
-    `least`, (n_queries, n_blocks), is uint16.
-    """
-    n_queries = queries.shape[0]
-    planes = planes_of(queries)
-    # Memory is asked for some blocks ahead, as it is read by 4 KiB; as many blocks as fit the cache serve all queries.
-    ahead = 128 * blocks.shape[1] * max(1, 4096 // (128 * n_words))
-    group = max(1, 65536 // (128 * n_words))
-    for first in range(begin, end, group):
-        query, last = 0, min(first + group, end)
-        while query + 4 <= n_queries:
-            four = query, query + 1, query + 2, query + 3
-            for block in range(first, last):
-                at = block * n_queries + query
-                prefix_distances(planes, four, blocks, block, 0, n_words, ahead, least, prefix, at)
-            query += 4
-        while query < n_queries:
-            for block in range(first, last):
-                at = block * n_queries + query
-                prefix_distances(planes, (query,), blocks, block, 0, n_words, ahead, least, prefix, at)
-            query += 1
-        if hidden.size > 0:
-            for block in range(first, last):
-                hide_rows(hidden, block, n_queries, prefix, least)
-
-
-@njit(cache=True, nogil=True)
-def append_rows(near: Any, distances: Distances, first: int, found: Keys, counts: Rows) -> None:
-    """Append the keys of the rows of a block whose bits are set; the first of the 16 has the number `first`."""
-    while near != 0:
-        lowest = near & (~near + np.uint64(1))
-        near ^= lowest
-        row = np.int64(popcount64(lowest - np.uint64(1)))
-        found[counts[0]] = np.uint64(distances[row]) << np.uint64(32) | np.uint64(first + row)
-        counts[0] += 1
-
-
-@njit(cache=True, nogil=True)
-def measure_blocks(
-    query_code: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, begin: int, end: int,
-    above: int, reach: int, n_rows: int, ranks: Ranks, k: int, ends: Rows, limits: Rows, found: Keys, counts: Rows,
+def read_stage(
+    planes: Codes, query: int, blocks: Codes, halves: Rows, n: int, begin: int, end: int, limits: Rows, stage: int,
+    distances: Distances,
 ) -> int:  # fmt: skip
-    """Collect the nearest rows of blocks [begin, end) whose least prefix distance is in (above, reach], for one query.
+    """Add words [begin, end) to the distances of `n` halves, and keep those with a row within the limit of the stage.
 
-    Blocks are read stage by stage, and left when no row is within the limit of a stage. Returns how many were read.
-    Only the last limit, of the whole distance, is lowered meanwhile: which blocks are read does not depend on others.
-
-    Parameters
-    ----------
-    query_code : uint64 array of shape (1, n_words)
-    prefix, least, query
-        As `prefix_scan` fills them, and the row of `least` that is read.
-    ends : int64 array of shape (n_stages,)
-        Words compared after each stage: first those of the prefix, last all words.
-    limits : int64 array of shape (n_stages, 1)
-    found, counts : uint64 array of shape (room_for(k),), int64 array of shape (2,)
-        As for `hamming.scan`.
+    They move to the front of `halves` and `distances`, (any, 8). Returns their number.
     """
-    last, full, n_queries, n_near = ends.size - 1, found.size - 16, least.shape[0], 0
-    planes, nothing_hidden = planes_of(query_code), np.zeros(0, dtype=np.bool_)
-    distances, tally = np.empty((1, 16), dtype=np.int32), np.empty(512, dtype=np.int32)
-    spare, survivors = np.empty(found.size, dtype=np.uint64), np.empty(end - begin + 1, dtype=np.int64)
-    of_query = least[query]
-    for block in range(begin, end):
-        survivors[n_near] = block
-        n_near += above < of_query[block] <= reach
-    for i in range(n_near):
-        block, stage, near = survivors[i], 0, np.uint64(1)
-        distances[0] = prefix[block * n_queries + query]
-        # While words of a block are read, those of the next block are asked for.
-        ahead = 128 * blocks.shape[1] * (survivors[min(i + 1, n_near - 1)] - block)
-        while near != 0 and stage < last:
-            near = distances_within(
-                planes, (0,), blocks, block, ends[stage], ends[stage + 1], ahead, limits, stage + 1, distances, 0
-            )
-            stage += 1
-        append_rows(near, distances[0], 16 * block, found, counts)
-        if counts[0] > full:
-            limits[last, 0] = settle(
-                found, counts, 0, n_rows, nothing_hidden, ranks, k, limits[last, 0], False, tally, spare
-            )
-    limits[last, 0] = settle(found, counts, 0, n_rows, nothing_hidden, ranks, k, limits[last, 0], False, tally, spare)
-    return n_near
+    n_left, n_ahead = 0, max(1, 64 // (end - begin))  # asks for 64 lines before they are read
+    for i in range(n):
+        half, later = halves[i], halves[min(i + n_ahead, n - 1)]
+        ahead = 128 * blocks.shape[1] * (later // 2 - half // 2) + 64 * (later % 2 - half % 2)
+        if half_within(planes, (query,), blocks, half, begin, end, ahead, limits, stage, distances, i) != 0:
+            halves[n_left] = half
+            for j in range(8):
+                distances[n_left, j] = distances[i, j]
+            n_left += 1
+    return n_left
 
 
 @njit(cache=True, nogil=True)
-def count_within(least: LeastDistances, n_within: Rows) -> None:
-    """Count blocks whose least distance is at most 0, 1, 2, ...; the last count is that of all of them."""
-    last = n_within.size - 1
-    n_within[:] = 0
-    for block in range(least.size):
-        n_within[min(int(least[block]), last)] += 1
-    for distance in range(last):
-        n_within[distance + 1] += n_within[distance]
+def load_halves(prefix: Distances, n_queries: int, query: int, halves: Rows, n: int, distances: Distances) -> None:
+    """Copy the distances of `n` halves over the prefix to `distances`, (any, 8)."""
+    for i in range(n):
+        known, side = prefix[halves[i] // 2 * n_queries + query], halves[i] % 2 * 8
+        for j in range(8):
+            distances[i, j] = known[side + j]
 
 
 @njit(cache=True, nogil=True)
-def count_survivors(
-    queries: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, step: int, k: int, n_bits: int,
-    ends: Rows, z: float, n_left: Rows,
+def collect_rows(
+    halves: Rows, distances: Distances, n: int, n_rows: int, ranks: Ranks, k: int, limits: Rows, query: int,
+    found: Keys, counts: Rows, tally: Distances, spare: Keys,
 ) -> None:  # fmt: skip
-    """Count how many blocks of a sample, one in `step` and all rows in use, each query would read.
+    """Collect the rows of `n` halves that are within the limit of the last stage, which is lowered."""
+    last, full, nothing_hidden = limits.shape[0] - 1, found.size - 8, np.zeros(0, dtype=np.bool_)
+    for i in range(n + 1):
+        if i == n or counts[0] > full:
+            limits[last, query] = settle(
+                found, counts, 0, n_rows, nothing_hidden, ranks, k, limits[last, query], False, tally, spare
+            )
+        if i < n:
+            for j in range(8):
+                if distances[i, j] <= limits[last, query]:
+                    found[counts[0]] = np.uint64(distances[i, j]) << np.uint64(32) | np.uint64(8 * halves[i] + j)
+                    counts[0] += 1
 
-    `prefix_scan` has been there. Of each block, the first `ends[-1]` words are its codes. The k-th distance is
-    taken to be that of rank k / step in the sample, among the blocks nearest over the prefix.
-    """
-    n_queries, last = queries.shape[0], ends.size - 1
-    rank, n_first = max(1, k // step), 8 + k // (2 * step)
-    planes, limits = planes_of(queries), np.full((ends.size, n_queries), 1 << 29, dtype=np.int64)
-    distances, n_within = np.empty((1, 16), dtype=np.int32), np.empty(64 * ends[0] + 2, dtype=np.int64)
-    near = np.empty(32 * n_first, dtype=np.uint64)
-    for query in range(n_queries):
-        count_within(least[query], n_within)
-        n_all, reach, n_near, block = n_within[n_within.size - 1], 0, 0, 0
-        while n_within[reach] < min(n_first, n_all):
-            reach += 1
-        while block < blocks.shape[0] and n_near + 16 <= near.size:
-            if least[query, block] <= reach:
-                distances[0] = prefix[block * n_queries + query]
-                distances_within(planes, (query,), blocks, block, ends[0], ends[last], 0, limits, last, distances, 0)
-                for i in range(16):
-                    near[n_near] = np.uint64(min(int(distances[0, i]), n_bits))  # hidden rows are farther
-                    n_near += 1
-            block += 1
-        distance = n_bits  # if all rows are hidden
-        if n_near > 0:
-            distance = int(np.int64(keep_smallest(near, n_near, min(rank, n_near))))
-        set_stage_limits(distance, n_bits, ends, z, limits, query)
-        n_left[query] = n_within[min(limits[0, query], n_within.size - 2)]
+
+@njit(cache=True, nogil=True)
+def keep_nearest(halves: Rows, distances: Distances, n: int, n_kept: int, spare: Keys) -> int:
+    """Keep the `n_kept` of `n` halves whose nearest rows are nearest, and halves equal to the last; return how many."""
+    if n <= n_kept:
+        return n
+    for i in range(n):
+        spare[i] = np.uint64(distances[i].min())
+    farthest, n_left = keep_smallest(spare, n, n_kept), 0
+    for i in range(n):
+        if np.uint64(distances[i].min()) <= farthest:
+            halves[n_left] = halves[i]
+            for j in range(8):
+                distances[n_left, j] = distances[i, j]
+            n_left += 1
+    return n_left
 
 
 @njit(cache=True, nogil=True)
 def first_bound(
-    query_code: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, n_rows: int, ranks: Ranks,
-    k: int, n_bits: int, ends: Rows, z: float, limits: Rows, found: Keys, counts: Rows,
-) -> tuple[int, int]:  # fmt: skip
-    """Measure the blocks that are nearest over the prefix, and derive the limits of all stages from the k-th row there.
+    planes: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, n_rows: int, ranks: Ranks,
+    k: int, n_bits: int, ends: Rows, z: float, limits: Rows, found: Keys, counts: Rows, scratch: Any,
+) -> int:  # fmt: skip
+    """Read the halves that seem nearest, and derive the limits of all stages from the k-th row there.
 
-    Some blocks are read wholly, and four times as many each time within the limits so far, until all blocks within
-    the limits or enough of them are read. Arguments are those of `measure_blocks`. Returns the prefix distance up to
-    which blocks were read, and how many.
+    The halves that are nearest over the prefix are read, and after each stage the nearer ones of them alone. Those that
+    are read to the end are marked in `least`, as not to be read again. Arguments are those of `measure_halves`. Returns
+    how many these are.
     """
-    of_query, last, most = least[query], ends.size - 1, 64 * ends[0] + 1  # hidden rows are beyond
-    n_within = np.empty(most + 1, dtype=np.int64)
-    count_within(of_query, n_within)
-    limits[:] = n_bits
-    reach, n_read, n_first, n_enough = np.int64(-1), 0, k // 8 + 8, 2 * k + 32
-    while reach < min(most, limits[0, 0]) and (reach < 0 or n_within[reach] < n_enough):
-        above = reach
-        while reach < min(most, limits[0, 0]) and (reach == above or n_within[reach] < n_first):
-            reach += 1
-        n_read += measure_blocks(
-            query_code, blocks, prefix, least, query, 0, of_query.size, above, reach, n_rows, ranks, k, ends, limits,
-            found, counts,
-        )  # fmt: skip
-        set_stage_limits(limits[last, 0], n_bits, ends, z, limits, 0)
-        n_first = 4 * n_first
-    return int(reach), n_read
-
-
-@njit(cache=True, nogil=True, inline="always")
-def scan_some(
-    planes: Codes, numbers: Any, blocks: Codes, begin: int, end: int, n_words: int, n_queries: int, prefix: Distances,
-    n_rows: int, ranks: Ranks, k: int, limits: Rows, found: Keys, counts: Rows, tally: Distances, spare: Keys,
-) -> None:  # fmt: skip
-    """Collect the rows of blocks [begin, end) within the limits of adjacent queries; the first words are counted."""
-    full, nothing_hidden = found.shape[1] - 16, np.zeros(0, dtype=np.bool_)
-    for block in range(begin, end):
-        at = block * n_queries + numbers[0]
-        near = distances_within(planes, numbers, blocks, block, n_words, blocks.shape[1], 4096, limits, 0, prefix, at)
-        if near != 0:
-            for i in range(len(numbers)):
-                query, mine = numbers[i], near >> np.uint64(16 * i) & np.uint64(0xFFFF)
-                append_rows(mine, prefix[at + i], 16 * block, found[query], counts[query])
-                if counts[query, 0] > full:
-                    limits[0, query] = settle(
-                        found[query], counts[query], 0, n_rows, nothing_hidden, ranks, k, limits[0, query],
-                        ranks.size == 0, tally, spare,
-                    )  # fmt: skip
+    halves, distances, tally, spare = scratch
+    last, n_end = ends.size - 1, k + k // 4 + 2
+    n_first = 2 * n_end + 8
+    limits[:, query] = n_bits
+    reach = reach_of(least, query, n_first, 0, 64 * ends[0])
+    n = min(halves_up_to(least, query, reach, halves), 2 * n_first)
+    load_halves(prefix, least.shape[0], query, halves, n, distances)
+    for stage in range(1, ends.size):
+        n = keep_nearest(halves, distances, n, max(n_end, n_first >> stage - 1), spare)
+        n = read_stage(planes, query, blocks, halves, n, ends[stage - 1], ends[stage], limits, stage, distances)
+    for i in range(n):
+        least[query, halves[i]] = 65535
+    collect_rows(halves, distances, n, n_rows, ranks, k, limits, query, found, counts, tally, spare)
+    set_stage_limits(limits[last, query], n_bits, ends, z, limits, query)
+    return int(n)
 
 
 @njit(cache=True, nogil=True)
-def scan_rest(
-    queries: Codes, numbers: Rows, blocks: Codes, n_words: int, begin: int, end: int, prefix: Distances, n_rows: int,
-    ranks: Ranks, k: int, limits: Rows, found: Keys, counts: Rows,
-) -> None:  # fmt: skip
-    """Collect the nearest rows of blocks [begin, end) for some queries, as `hamming.scan` does.
+def measure_halves(
+    planes: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, n_rows: int, ranks: Ranks,
+    k: int, ends: Rows, limits: Rows, found: Keys, counts: Rows, scratch: Any,
+) -> int:  # fmt: skip
+    """Collect the nearest rows of the halves whose least prefix distance is within the first limit, for one query.
 
-    The distances over the first `n_words` words are in `prefix`, which is overwritten. `numbers` are the queries,
-    ascending. `limits`, `found` and `counts` have a row for each query, used or not.
+    Returns how many halves were read. They are read stage by stage, and left when no row is within the limit of a
+    stage. The limit of the last stage, of the whole distance, is lowered.
+
+    Parameters
+    ----------
+    planes : uint64 array
+        Of all queries, see `blocks.planes_of`.
+    limits : int64 array of shape (n_stages, n_queries)
+    found, counts : uint64 array of shape (room_for(k),), int64 array of shape (2,)
+        As for `hamming.scan`.
+    scratch : tuple of arrays
+        Halves, int64 of the size of a row of `least`; their distances, int32 (n, 8); `tally` of `topk.settle`; and
+        uint64 of the size of both `halves` and `found`.
     """
-    n_queries, nothing_hidden = queries.shape[0], np.zeros(0, dtype=np.bool_)
-    planes, tally = planes_of(queries), np.empty(512, dtype=np.int32)
-    spare = np.empty(found.shape[1], dtype=np.uint64)
-    group = max(1, 65536 // (blocks.shape[1] * 128)) if numbers.size > 1 else end - begin
-    for first in range(begin, end, max(1, group)):
-        last, i = min(first + group, end), 0
-        while i < numbers.size:
-            query = numbers[i]
-            if i + 4 <= numbers.size and numbers[i + 3] == query + 3:
-                scan_some(
-                    planes, (query, query + 1, query + 2, query + 3), blocks, first, last, n_words, n_queries, prefix,
-                    n_rows, ranks, k, limits, found, counts, tally, spare,
-                )  # fmt: skip
-                i += 4
-            else:
-                scan_some(
-                    planes, (query,), blocks, first, last, n_words, n_queries, prefix, n_rows, ranks, k, limits, found,
-                    counts, tally, spare,
-                )  # fmt: skip
-                i += 1
+    halves, distances, tally, spare = scratch
+    n_near = n = halves_up_to(least, query, min(limits[0, query], 64 * ends[0]), halves)
+    load_halves(prefix, least.shape[0], query, halves, n, distances)
+    for stage in range(1, ends.size):
+        n = read_stage(planes, query, blocks, halves, n, ends[stage - 1], ends[stage], limits, stage, distances)
+    collect_rows(halves, distances, n, n_rows, ranks, k, limits, query, found, counts, tally, spare)
+    return int(n_near)
+
+
+@njit(cache=True, nogil=True)
+def nearest(
+    queries: Codes, numbers: Rows, blocks: Codes, prefix: Distances, least: LeastDistances, n_rows: int, ranks: Ranks,
+    n_bits: int, ends: Rows, z: float, most_left: int, limits: Rows, keys: Keys, n_read: Rows,
+) -> None:  # fmt: skip
+    """Find the nearest rows of some queries, of which `prefix_scan` has noted the distances over the prefix.
+
+    Parameters
+    ----------
+    numbers : int64 array
+        Which queries. The arrays below have entries for all of them.
+    ends, z : int64 array of shape (n_stages,), float
+        Words compared after each stage, and standard deviations that rows may exceed the expected distance by.
+    most_left : int
+        If more halves are left after the prefix, a query is given up.
+    limits : int64 array of shape (n_stages, n_queries)
+        The last is at least the k-th distance.
+    keys : uint64 array of shape (n_queries, k)
+        Keys in ascending order, and the largest uint64 behind them.
+    n_read : int64 array of shape (n_queries,)
+        Halves read to the end for the bound, and others left after the prefix; -1 for a query that is given up.
+    """
+    k, n_halves, planes = keys.shape[1], least.shape[1], planes_of(queries)
+    found, counts = np.empty((1, k + max(k, 16) + 16), dtype=np.uint64), np.zeros((1, 2), dtype=np.int64)
+    scratch = (
+        np.empty(n_halves, dtype=np.int64), np.empty((n_halves, 8), dtype=np.int32), np.empty(512, dtype=np.int32),
+        np.empty(max(found.shape[1], n_halves), dtype=np.uint64),
+    )  # fmt: skip
     for query in numbers:
-        limits[0, query] = settle(
-            found[query], counts[query], 0, n_rows, nothing_hidden, ranks, k, limits[0, query], ranks.size == 0, tally,
-            spare,
+        counts[:] = 0
+        n_first = first_bound(
+            planes, blocks, prefix, least, query, n_rows, ranks, k, n_bits, ends, z, limits, found[0], counts[0],
+            scratch,
         )  # fmt: skip
+        if count_up_to(least, query, min(limits[0, query], 64 * ends[0])) > most_left:
+            n_read[query] = -1
+            continue
+        n_read[query] = n_first + measure_halves(
+            planes, blocks, prefix, least, query, n_rows, ranks, k, ends, limits, found[0], counts[0], scratch
+        )
+        put_in_order(found, counts, keys[query : query + 1])
+
+
+@njit(cache=True, nogil=True)
+def sampled_distance(
+    planes: Codes, blocks: Codes, prefix: Distances, least: LeastDistances, query: int, rank: int, n_first: int,
+    n_bits: int, ends: Rows,
+) -> int:  # fmt: skip
+    """Return about the distance of some rank among the rows of a sample, from those nearest over the prefix.
+
+    Their distances over some thousand bits stand for those over all bits.
+    """
+    n_queries, last, n = least.shape[0], ends.size - 1, 0
+    while last > 0 and ends[last - 1] >= 64:
+        last -= 1
+    halves, limits = np.empty(least.shape[1], dtype=np.int64), np.full((1, n_queries), 1 << 29, dtype=np.int64)
+    reach = reach_of(least, query, n_first, 0, 64 * ends[0])
+    n_halves = min(halves_up_to(least, query, reach, halves), 2 * n_first)
+    distances, near = np.empty((n_halves, 8), dtype=np.int32), np.empty(8 * n_halves, dtype=np.uint64)
+    load_halves(prefix, n_queries, query, halves, n_halves, distances)
+    for i in range(n_halves):
+        half_within(planes, (query,), blocks, halves[i], ends[0], ends[last], 0, limits, 0, distances, i)
+        for j in range(8):
+            near[n] = np.uint64(min(int(distances[i, j]), n_bits))  # hidden rows are farther
+            n += 1
+    if n == 0:  # all rows are hidden
+        return n_bits
+    distance = np.int64(keep_smallest(near, n, min(rank, n)))
+    return int(min(n_bits, distance * n_bits // min(64 * ends[last], n_bits)))
+
+
+@njit(cache=True, nogil=True)
+def find_promising(
+    queries: Codes, blocks: Codes, hidden: Mask, n_rows: int, step: int, k: int, n_bits: int, ends: Rows, z: float,
+    most_share: float, is_promising: Mask,
+) -> None:  # fmt: skip
+    """Tell for which queries few halves are left after the prefix, by the first of each `step` blocks.
+
+    The k-th distance is taken to be that of rank k / step in the sample. Blocks with spare rows are left out.
+    """
+    n_queries, n_words = queries.shape[0], blocks.shape[1]
+    n_sampled = n_rows // 16 // step
+    # A view: distances of the sample are adjacent, and the words of skipped blocks follow those of a block.
+    sample = blocks[: n_sampled * step].reshape(n_sampled, step * n_words, 16)
+    sample_hidden = np.empty(16 * n_sampled if hidden.size > 0 else 0, dtype=np.bool_)
+    for row in range(sample_hidden.size):
+        sample_hidden[row] = hidden[row // 16 * step * 16 + row % 16]
+    prefix = np.empty((n_sampled * n_queries, 16), dtype=np.int32)
+    least = np.full((n_queries, (2 * n_sampled + 63) // 64 * 64), 65535, dtype=np.uint16)
+    prefix_scan(queries, sample, sample_hidden, ends[0], 0, n_sampled, prefix, least)
+    planes, limits = planes_of(queries), np.empty((ends.size, n_queries), dtype=np.int64)
+    for query in range(n_queries):
+        distance = sampled_distance(
+            planes, sample, prefix, least, query, max(1, k // step), 8 + k // (2 * step), n_bits, ends
+        )
+        set_stage_limits(distance, n_bits, ends, z, limits, query)
+        n_left = count_up_to(least, query, min(limits[0, query], 64 * ends[0]))
+        is_promising[query] = n_left <= most_share * 2 * n_sampled

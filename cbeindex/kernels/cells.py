@@ -10,9 +10,10 @@ import numpy as np
 
 from .._core.typing import Codes, Distances, Keys, Mask, Ranks, Rows
 from .blocks import distances_within, planes_of
-from .cascade import append_rows, set_stage_limits
+from .cascade import set_stage_limits
 from .jit import njit
 from .popcount import popcount64
+from .scanrest import append_rows
 from .topk import put_in_order, settle
 
 

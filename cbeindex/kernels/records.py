@@ -9,14 +9,14 @@ which is what `estimates.estimate_block` makes of an offset, a shift and a facto
 
     codes       32 * n_bytes    signs of the residuals of 32 neighbours, as `lookup.py` reads blocks
     factors     32 float32      2 f, divided by the number of projections of a dimension
-    offsets     32 float32      |y|^2 + 2 f <c, V>, infinite where there is no neighbour
+    offsets     32 float32      |y|^2 + 2 f <c, V> and norms, infinite where there is no neighbour
     neighbours  32 int32        numbers of the neighbours, -1 where there is none
-    scale       float32         the vertex is `scale * levels`, as near as can be
-    square      float32         |v|^2
-    levels      dim int8        the vertex itself
+    vertex                      the vertex itself, as `vertices.py` stores it
 
-and zeros up to a multiple of 64 bytes. Short vectors have several blocks of `dim` projections, each an isometry; levels
-are those of the first. Columns behind the last projection are zeros, up to a multiple of 16.
+and zeros up to a multiple of 64 bytes. Where products count, distances are those of points with another coordinate
+(`vertices.py`), so that offsets also hold the norm of the vertex less that of the neighbour. Short vectors have several
+blocks of projections, each an isometry; levels are those of the first. Columns behind the last projection are zeros, up
+to a multiple of 16.
 """
 
 from typing import Any, TypeAlias
@@ -29,16 +29,13 @@ from numba.extending import intrinsic
 from numpy.typing import NDArray
 
 from .._core.typing import Floats, Projections
-from .dots import dot_floats
 from .estimates import Records
 from .jit import njit
 from .vectorcode import F32, I8, I16, I32, I64, VectorCode, cgutils
+from .vertices import vertex_bytes
 
 Neighbours: TypeAlias = NDArray[np.int32]
 """Numbers of the neighbours of each vertex, (n, 32), -1 behind the last."""
-
-Levels: TypeAlias = NDArray[np.int8]
-"""Rows as whole numbers, one scale a row."""
 
 DEGREE = 32
 
@@ -109,41 +106,29 @@ else:
         return result(projections, types.int64, types.int64, records, types.int64), generate
 
 
-def record_bytes(n_columns: int, dim: int) -> int:
-    """Return the size of a record, a multiple of 64: codes of `n_columns` projections, and `dim` levels."""
-    return -(-(n_columns // 8 * 32 + 3 * 128 + 8 + dim) // 64) * 64
+def record_bytes(n_columns: int, n_levels: int) -> int:
+    """Return the size of a record, a multiple of 64: codes of `n_columns` projections, and a vertex."""
+    return -(-(vertex_at(n_columns) + vertex_bytes(n_levels)) // 64) * 64
 
 
-def make_records(n: int, n_columns: int, dim: int) -> Records:
+def vertex_at(n_columns: int) -> int:
+    """Return the byte at which the vertex of a record begins."""
+    return 4 * n_columns + 3 * 4 * DEGREE
+
+
+def make_records(n: int, n_columns: int, n_levels: int) -> Records:
     """Return zeroed memory for records, which begins at a multiple of 64 bytes."""
-    size = record_bytes(n_columns, dim)
+    size = record_bytes(n_columns, n_levels)
     memory = np.zeros(n * size + 64, dtype=np.uint8)
     start = -memory.ctypes.data % 64
     return memory[start : start + n * size].reshape(n, size)
 
 
 @njit(cache=True, nogil=True)
-def quantise_row(row: Floats, levels: Levels) -> Any:
-    """Write a row as levels -127 ... 127; return the scale s for which s * levels is nearest to the row."""
-    largest = np.float32(0)
-    for j in range(row.size):
-        largest = max(largest, abs(row[j]))
-    if largest < np.float32(1e-30):
-        levels[:] = 0
-        return np.float32(0)
-    product, square, factor = 0.0, np.int64(0), np.float32(127) / largest
-    for j in range(row.size):
-        level = np.int64(np.rint(row[j] * factor))
-        levels[j] = level
-        product += np.float64(row[j]) * np.float64(level)
-        square += level * level
-    return np.float32(product / np.float64(square))
-
-
-@njit(cache=True, nogil=True)
 def write_neighbours(
-    projections: Projections, vertex: int, neighbours: Neighbours, n_blocks: int, records: Records, number: int
-) -> None:
+    projections: Projections, norms: Floats, vertex: int, neighbours: Neighbours, n_blocks: int, records: Records,
+    number: int,
+) -> None:  # fmt: skip
     """Write codes, factors, offsets and numbers of the neighbours of a vertex into record `number`.
 
     `n_blocks` is how many projections each dimension has.
@@ -163,30 +148,29 @@ def write_neighbours(
         # A product of 0: the row equals the vertex, and so does its distance.
         twice = np.float32(2) * square / product if product > 0 else np.float32(0)
         floats[at + i] = twice / np.float32(n_blocks)
-        floats[at + 32 + i] = (square + twice * own) / np.float32(n_blocks)
+        floats[at + 32 + i] = (square + twice * own) / np.float32(n_blocks) + (norms[vertex] - norms[x])
 
 
 @njit(cache=True, nogil=True)
 def write_records(
-    projections: Projections, dim: int, n_blocks: int, neighbours: Neighbours, start: int, stop: int, records: Records
-) -> None:
+    projections: Projections, n_blocks: int, column: Records, norms: Floats, neighbours: Neighbours, start: int,
+    stop: int, records: Records,
+) -> None:  # fmt: skip
     """Write the records of vertices [start, stop).
 
     Parameters
     ----------
     projections : float32 array of shape (n, a multiple of 16)
-        `n_blocks` isometries of `dim` columns, and zeros.
+        `n_blocks` isometries, and zeros.
+    column : uint8 array of shape (n, vertex_bytes(...))
+    norms : float32 array of shape (n,)
+        Those of the vertices, as the records are to hold them.
     neighbours : int32 array of shape (n, 32)
     records : uint8 array of shape (n, record_bytes(...))
     """
-    at = 4 * projections.shape[1] + 3 * 128
-    size = records.shape[1]
-    levels = np.empty(dim, dtype=np.int8)
+    at, size, width = 4 * projections.shape[1] + 384, records.shape[1], column.shape[1]
     for vertex in range(start, stop):
-        write_neighbours(projections, vertex, neighbours[vertex], n_blocks, records, vertex)
-        flat = records.reshape(-1)[vertex * size : (vertex + 1) * size]
-        row = projections[vertex, :dim]
-        numbers = flat[at : at + 8].view(np.float32)
-        numbers[0] = quantise_row(row, levels)
-        numbers[1] = dot_floats(row, row, 0, dim)
-        flat[at + 8 : at + 8 + dim] = levels.view(np.uint8)
+        write_neighbours(projections, norms, vertex, neighbours[vertex], n_blocks, records, vertex)
+        flat = records.reshape(-1)[vertex * size + at : vertex * size + at + width]
+        flat[:] = column[vertex]
+        flat[8:12].view(np.float32)[0] = norms[vertex]

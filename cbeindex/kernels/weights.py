@@ -19,11 +19,11 @@ import numba
 import numpy as np
 from llvmlite import ir
 from numba.core import types
-from numba.core.registry import cpu_target
 from numba.extending import intrinsic
 
 from .jit import njit
 from .levels import Levels, planes_of, tables_of
+from .target import compiled_target
 from .vectorcode import I8, I16, I32, I64, VectorCode, cgutils
 
 weights_by_planes: Any
@@ -32,17 +32,12 @@ weights_by_tables: Any
 
 def _bytes_together() -> int:
     """Return how many bytes of a word one instruction looks up for 16 rows, 0 if planes are used."""
-    if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
-        return 0
-    triple, _, features = cpu_target.target_context.codegen().magic_tuple()
-    switched_on = {name[1:] for name in features.split(",") if name.startswith("+")}
-    if triple.startswith(("aarch64", "arm64")) and sys.byteorder == "little":
+    target = compiled_target()
+    if target.is_arm and sys.byteorder == "little":
         return 1
-    if not triple.startswith("x86_64"):
-        return 0
-    if {"avx512bw", "avx512vbmi"} <= switched_on:
+    if target.has("avx512bw", "avx512vbmi"):
         return 4
-    return 2 if "avx2" in switched_on else 1 if "ssse3" in switched_on else 0
+    return 2 if target.has("avx2") else int(target.has("ssse3"))
 
 
 TOGETHER = _bytes_together()

@@ -21,21 +21,23 @@ def nearest(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any])
     part = view.part
     if plan.mode == "buckets" and part.buckets is not None:
         keys = _in_buckets(part.buckets, view, queries, plan, stats)
-    elif plan.mode == "cascade" and is_long(queries.n_bits) and not part.codes.is_by_row:
-        keys, n_survivors = cascade.nearest(view, queries, plan.miss)
-        count(stats, survivors=int(n_survivors.sum()))
     else:
-        keys = scan.nearest(view, queries)
+        found = _by_cascade(view, queries, plan, stats)
+        keys = scan.nearest(view, queries) if found is None else found
     return view.segment_keys(keys)
 
 
 def results(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> TopK:
     """Find the nearest rows of each query, with their distances and ids. `stats` counts what was read."""
-    if plan.mode == "scan":
+    if plan.mode == "buckets":
+        return TopK.of_keys(nearest(view, queries, plan, stats), view.segment)
+    keys = _by_cascade(view, queries, plan, stats)
+    if keys is None:
         found = scan.results(view, queries)
         if found is not None:
             return found
-    return TopK.of_keys(nearest(view, queries, plan, stats), view.segment)
+        keys = scan.nearest(view, queries)
+    return TopK.of_keys(view.segment_keys(keys), view.segment)
 
 
 def within(view: View, queries: CodeQueries, radius: int) -> scan.Matches:
@@ -57,6 +59,18 @@ def count_visits(stats: dict[str, Any], visits: Visits) -> None:
     count(stats, visited=visits.rows, buckets=visits.buckets)
     if visits.survivors is not None:
         count(stats, survivors=visits.survivors)
+
+
+def _by_cascade(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> HammingKeys | None:
+    """Find the nearest rows by the cascade; None if the plan has none, or all rows are to be scanned."""
+    if plan.mode != "cascade" or not is_long(queries.n_bits) or view.part.codes.is_by_row or not len(queries):
+        return None
+    found = cascade.nearest(view, queries, plan.miss)
+    if found is None:
+        count(stats, survivors=view.n_visible * len(queries))
+        return None
+    count(stats, survivors=int(found[1].sum()))
+    return found[0]
 
 
 def _in_buckets(buckets: Buckets, view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> HammingKeys:

@@ -1,7 +1,7 @@
 """Cascade: compare the first words of all rows with a query, and whole codes only where these leave a chance.
 
-A block of rows is left at a check if the distances of its rows so far are improbable for a row within the current k-th
-distance, assuming that differing bits are spread evenly over the code.
+Half a block of rows is left at a check if the distances of its rows so far are improbable for a row within the current
+k-th distance, assuming that differing bits are spread evenly over the code.
 """
 
 from __future__ import annotations
@@ -16,12 +16,12 @@ import numpy as np
 from .. import kernels
 from .._core.threads import for_each_chunk, leave_if_interrupted
 from .._core.tuning import tuning
-from .._core.typing import Codes, Distances, Keys, LeastDistances, Mask, Rows
-from ..data.codes import BLOCK_ROWS, PREFIX_WORDS, is_long, n_words
+from .._core.typing import Distances, Keys, LeastDistances, Mask, Rows
+from ..data.codes import BLOCK_ROWS, HALF_ROWS, PREFIX_WORDS, is_long, n_words
 from ..data.keys import NO_KEY, HammingKeys
 from . import scan
 from .queries import CodeQueries
-from .topk import merge_keys, smallest_keys
+from .topk import merge_keys
 from .view import View
 
 # Number of survivors that marks a query which is scanned, until all queries are done.
@@ -54,7 +54,7 @@ class Checks(NamedTuple):
 
 
 class _Prefixes(NamedTuple):
-    """Distances of all rows from a group of queries over their first words, as `kernels.cascade` stores them."""
+    """Distances of all rows from a group of queries over their first words, as `kernels.prefixes` has them."""
 
     distances: Distances
     least: LeastDistances
@@ -62,11 +62,12 @@ class _Prefixes(NamedTuple):
     @classmethod
     def empty(cls, n_queries: int, n_blocks: int) -> _Prefixes:
         """Allocate the distances of some blocks."""
-        shape = n_blocks * n_queries, BLOCK_ROWS
-        return cls(np.empty(shape, dtype=np.int32), np.empty((n_queries, n_blocks), dtype=np.uint16))
+        least = np.empty((n_queries, -(-2 * n_blocks // 64) * 64), dtype=np.uint16)
+        least[:, 2 * n_blocks :] = 65535
+        return cls(np.empty((n_blocks * n_queries, BLOCK_ROWS), dtype=np.int32), least)
 
 
-def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys, Rows]:
+def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys, Rows] | None:
     """Find the nearest rows of each query, comparing the whole code of few rows.
 
     A row at the k-th distance is missed with a probability of about `miss`, nearer rows with less. A query whose prefix
@@ -79,21 +80,28 @@ def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys,
     HammingKeys of shape (n_queries, min(k, n_rows))
         Ascending.
     int64 array of shape (n_queries,)
-        Number of rows compared beyond the prefix, in whole blocks.
+        Number of rows left after the prefix, in whole halves of blocks.
+
+    Returns None if all queries are to be scanned: the sample says so of all of the first queries.
     """
-    n_queries, n_rows, n_threads = len(queries), view.part.n_rows, queries.n_threads
+    n_queries, n_threads = len(queries), queries.n_threads
     run = _Cascade(view, queries, miss)
-    keys: Keys = np.full((n_queries, min(queries.k, n_rows)), NO_KEY)
+    group = max(1, min(tuning().shared_queries, tuning().cascade_values // view.part.n_rows))
+    n_first = min(max(group, tuning().cascade_first_queries), n_queries)
+    n_others = n_queries - n_first
+    of_first = run.promising(queries.some(slice(0, n_first)))
+    if not of_first.any():
+        return None
+    keys: Keys = np.full((n_queries, min(queries.k, view.part.n_rows)), NO_KEY)
     n_survivors: Rows = np.zeros(n_queries, dtype=np.int64)
-    group = max(1, min(tuning().shared_queries, tuning().cascade_values // n_rows))
 
     def task(start: int, stop: int, threads: int = 1) -> None:
         for first in range(start, stop, group):
             some = slice(first, min(first + group, stop))
-            run.search(queries.some(some), keys[some], n_survivors[some], threads)
+            part = queries.some(some)
+            flags = of_first[some] if stop <= n_first else run.promising(part)
+            run.search(part, flags, keys[some], n_survivors[some], threads)
 
-    n_first = min(max(group, tuning().cascade_first_queries), n_queries)
-    n_others = n_queries - n_first
     task(0, n_first, n_threads)
     if 2 * np.count_nonzero(n_survivors[:n_first] == _SCANNED) > n_first:
         keys[n_first:] = scan.nearest(view, queries.some(slice(n_first, None))).packed
@@ -114,23 +122,21 @@ class _Cascade:
 
     def __init__(self, view: View, queries: CodeQueries, miss: float) -> None:
         self._view, self._hidden, self._ranks, self._n_rows = view, view.hidden, view.part.ranks, view.part.n_rows
-        self._blocks, self._n_visible = view.part.codes.blocks, view.n_visible
-        self._n_bits, self._k = queries.n_bits, min(queries.k, view.part.n_rows)
+        self._blocks, self._n_bits, self._k = view.part.codes.blocks, queries.n_bits, min(queries.k, view.part.n_rows)
         self._checks = Checks.of(queries.n_bits, miss)
-        share = 1 - tuning().cascade_left_words / n_words(queries.n_bits)
-        self._most_blocks = int(share * len(self._blocks))
+        # Share of the halves of blocks that may be left after the prefix.
+        self._most_share = 1 - tuning().cascade_left_words / n_words(queries.n_bits)
 
-    def search(self, queries: CodeQueries, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
-        """Search for some queries, with the rows split over threads.
+    def search(self, queries: CodeQueries, is_promising: Mask, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
+        """Search for some queries, of which a sample says which are promising, with the rows split over threads.
 
         Which queries are scanned does not depend on the queries of the same call, whose number depends on the threads.
         """
         n_survivors[:] = _SCANNED
-        promising = self._promising(queries)
+        promising, others = np.flatnonzero(is_promising), np.flatnonzero(~is_promising)
         if 2 * len(promising) > len(queries):  # the prefixes of the few others are not lost: their scan continues there
             self._search_from_prefixes(queries, promising, keys, n_survivors, n_threads)
             return
-        others = np.setdiff1d(np.arange(len(queries)), promising)
         keys[others] = scan.nearest(self._view, queries.some(others)).packed
         if promising.size:
             some_keys, some_survivors = keys[promising], n_survivors[promising]
@@ -138,82 +144,42 @@ class _Cascade:
             self._search_from_prefixes(queries.some(promising), every, some_keys, some_survivors, n_threads)
             keys[promising], n_survivors[promising] = some_keys, some_survivors
 
+    def promising(self, queries: CodeQueries) -> Mask:
+        """Return for which queries a sample of blocks says that few rows survive."""
+        n_blocks, flags = self._n_rows // BLOCK_ROWS, np.empty(len(queries), dtype=np.bool_)
+        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
+        kernels.cascade.find_promising(
+            queries.codes, self._blocks, self._hidden, self._n_rows, step, self._k, self._n_bits, *self._checks,
+            self._most_share, flags,
+        )  # fmt: skip
+        return flags
+
     def _search_from_prefixes(
         self, queries: CodeQueries, promising: Rows, keys: Keys, n_survivors: Rows, n_threads: int
     ) -> None:
         """Compare the prefixes of all rows, search for the promising queries, and scan the rest of rows for others."""
-        known = _Prefixes.empty(len(queries), len(self._blocks))
+        ends, n_blocks = self._checks.ends, len(self._blocks)
+        known = _Prefixes.empty(len(queries), n_blocks)
 
         def compare_prefixes(begin: int, end: int) -> None:
-            kernels.cascade.prefix_scan(
-                queries.codes, self._blocks, self._hidden, self._checks.ends[0], begin, end, *known
-            )
+            kernels.prefixes.prefix_scan(queries.codes, self._blocks, self._hidden, ends[0], begin, end, *known)
 
-        for_each_chunk(compare_prefixes, len(self._blocks), self._blocks_per_task(n_threads), n_threads)
-        limits = np.full((1, len(queries)), self._n_bits)
-        for i in promising:
-            n_survivors[i] = self._search_one(queries, int(i), known, keys[i], limits, n_threads)
-        left = np.flatnonzero(n_survivors == _SCANNED)
-        if left.size:
-            keys[left] = self._scan_rest(queries, left, known, limits, n_threads)
+        for_each_chunk(compare_prefixes, n_blocks, self._blocks_per_task(n_threads), n_threads)
+        limits = np.full((len(ends), len(queries)), self._n_bits)
 
-    def _promising(self, queries: CodeQueries) -> Rows:
-        """Return the queries for which a sample of blocks says that few of them survive."""
-        blocks, hidden, step = self._sample
-        known, n_left = _Prefixes.empty(len(queries), len(blocks)), np.empty(len(queries), dtype=np.int64)
-        kernels.cascade.prefix_scan(queries.codes, blocks, hidden, self._checks.ends[0], 0, len(blocks), *known)
-        kernels.cascade.count_survivors(
-            queries.codes, blocks, *known, step, self._k, self._n_bits, *self._checks, n_left
-        )
-        return np.flatnonzero(n_left * step <= self._most_blocks)
-
-    @functools.cached_property
-    def _sample(self) -> tuple[Codes, Mask, int]:
-        """The first of each `step` blocks, without spare rows: a view of their words and more; hidden rows; `step`.
-
-        Distances of the sample are adjacent. Where blocks are in place, new pages for them took a tenth of a scan.
-        """
-        n_blocks, n_words, size = self._n_rows // BLOCK_ROWS, *self._blocks.shape[1:]
-        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
-        n_sampled = n_blocks // step
-        hidden = self._hidden
-        if hidden.size:
-            hidden = hidden[: n_sampled * step * size].reshape(n_sampled, step * size)[:, :size].ravel()
-        return self._blocks[: n_sampled * step].reshape(n_sampled, step * n_words, size), hidden, step
-
-    def _search_one(
-        self, queries: CodeQueries, i: int, known: _Prefixes, keys: Keys, limits: Rows, n_threads: int
-    ) -> int:
-        """Write the keys of the nearest rows of query `i` to `keys`, and return the number of survivors.
-
-        Returns _SCANNED if too many blocks survive; `limits[0, i]` is then a limit on the k-th distance.
-        """
-        code, (ends, z), n_blocks = queries.codes[i : i + 1], self._checks, len(self._blocks)
-        stage_limits = np.empty((len(ends), 1), dtype=np.int64)
-        first = scan.ScanState.empty(1, self._k, 0)
-        reach, n_read = kernels.cascade.first_bound(
-            code, self._blocks, *known, i, self._n_rows, self._ranks, self._k, self._n_bits, ends, z, stage_limits,
-            first.found[0], first.counts[0],
-        )  # fmt: skip
-        limit, limits[0, i] = int(stage_limits[0, 0]), stage_limits[-1, 0]
-        if limit > reach and np.count_nonzero(known.least[i] <= min(limit, 65535)) > self._most_blocks:
-            return _SCANNED
-        parts, n_all = [first.found[0, : first.counts[0, 0]]], [n_read]
-
-        def measure(begin: int, end: int) -> None:
-            more = scan.ScanState.empty(1, self._k, 0)
-            n_more = kernels.cascade.measure_blocks(
-                code, self._blocks, *known, i, begin, end, reach, limit, self._n_rows, self._ranks, self._k, ends,
-                stage_limits.copy(), more.found[0], more.counts[0],
+        def search_some(begin: int, end: int) -> None:
+            kernels.cascade.nearest(
+                queries.codes, promising[begin:end], self._blocks, *known, self._n_rows, self._ranks, self._n_bits,
+                *self._checks, int(self._most_share * 2 * n_blocks), limits, keys, n_survivors,
             )  # fmt: skip
-            parts.append(more.found[0, : more.counts[0, 0]])
-            n_all.append(n_more)
 
-        if limit > reach:
-            for_each_chunk(measure, n_blocks, self._blocks_per_task(n_threads), n_threads)
-        found = smallest_keys(parts, self._k)
-        keys[: len(found)] = found
-        return min(self._n_visible, BLOCK_ROWS * int(sum(n_all)))
+        for_each_chunk(search_some, len(promising), max(1, tuning().cascade_call_rows // self._n_rows), n_threads)
+        left = np.flatnonzero(n_survivors == _SCANNED)
+        n_survivors[n_survivors != _SCANNED] *= HALF_ROWS
+        if self._hidden.size or self._n_rows % HALF_ROWS:
+            np.minimum(n_survivors, self._view.n_visible, out=n_survivors)
+        if left.size:
+            keys[left] = self._scan_rest(queries, left, known, limits[-1:], n_threads)
 
     def _scan_rest(self, queries: CodeQueries, left: Rows, known: _Prefixes, limits: Rows, n_threads: int) -> Keys:
         """Return the keys of the nearest rows of some queries, which are scanned from the end of the prefix on."""
@@ -226,7 +192,7 @@ class _Cascade:
             state.limits[:] = limits
             for first in range(begin, end, piece):
                 leave_if_interrupted()
-                kernels.cascade.scan_rest(
+                kernels.scanrest.scan_rest(
                     queries.codes, left, self._blocks, self._checks.ends[0], first, min(first + piece, end),
                     known.distances, self._n_rows, self._ranks, *state,
                 )  # fmt: skip
