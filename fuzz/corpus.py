@@ -14,6 +14,7 @@ import numpy as np
 from scipy import sparse
 
 from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
+from cbeindex._core.tuning import tuned
 from cbeindex.encoders import (
     AQBCEncoder,
     BilinearEncoder,
@@ -106,6 +107,11 @@ def _recipes() -> list[Recipe]:
         every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": bits, "hamming": hamming}
         name = f"CBEIndex with cells, {every}, {history}"
         recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
+    for metric, vectors, hamming in itertools.product(METRICS, (None, "float16", "float32"), (True, False)):
+        history, is_sparse = next(histories), vectors == "float32" and metric == "ip"
+        every = {"metric": metric, "vectors": vectors, "buckets": "graph", "hamming": hamming}
+        name = f"CBEIndex with a graph, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
     return [*recipes, Recipe("CBEIndex without rows", "CBEIndex", 40, n_rows=0)]
 
 
@@ -131,6 +137,13 @@ def some_codes(n_rows: int, seed: int, n_bits: int) -> np.ndarray:
 def file_of(number: int) -> bytes:
     """Return the bytes of a file of the corpus."""
     recipe = RECIPES[number]
+    # Graphs are made of a few rows only here.
+    small = {"first_rows": 20, "least_graph_segment_rows": 16, "graph_leaf_rows": 12, "graph_building_beam": 8}
+    with tuned(**(small if recipe.options.get("buckets") == "graph" else {})):
+        return _made(recipe)
+
+
+def _made(recipe: Recipe) -> bytes:
     index: Any
     if recipe.kind == "BinaryIndex":
         index, rows = BinaryIndex(recipe.n_bits, **recipe.options), some_codes(recipe.n_rows, 0, recipe.n_bits)

@@ -229,7 +229,7 @@ class _Machine:
         self._readers: list[tuple[Any, list[Rows]]] = []
         self._path.unlink(missing_ok=True)
         self._is_binary = rng.random() < 0.4
-        buckets = rng.choice((None, "clusters", "substrings", *["cells"] * (not self._is_binary)))
+        buckets = rng.choice((None, "clusters", "substrings", *["cells", "graph"] * (not self._is_binary)))
         self._is_sparse = rng.random() < 0.3
         metric, vectors = rng.choice(("cosine", "l2", "ip")), rng.choice(("float32", "float32", None))
         self._options: dict[str, Any] = {"buckets": buckets} if self._is_binary else {

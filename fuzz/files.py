@@ -303,7 +303,7 @@ class _Trial:
 
 def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:
     """List searches that together take every path through the code."""
-    has_codes, has_cells = getattr(index, "hamming", True), index.buckets == "cells"
+    has_codes, has_cells = getattr(index, "hamming", True), index.buckets in ("cells", "graph")
     requests: list[dict[str, Any]] = [{"k": 3}, {"k": 100, "mode": "scan"}]
     requests += [{"k": 2, "mode": "cascade"}] * has_codes
     requests += [{"k": 2, "allow": ids}, {"k": 2, "deny": ids[:2], "mode": "scan", "n_threads": 1}]

@@ -70,9 +70,12 @@ def change_options(rng: random.Random, file: IndexFile) -> str:
     }
     if rng.random() < 0.8:  # or the wrong ones are refused before anything else
         tables = ("n_tables", "table_bits")
-        unused: tuple[str, ...] = {"substrings": ("n_cells",), "clusters": tables, "cells": tables}.get(
-            str(file.content.get("buckets")), ()
-        )
+        unused: tuple[str, ...] = {
+            "substrings": ("n_cells",),
+            "clusters": tables,
+            "cells": tables,
+            "graph": (*tables, "n_cells"),
+        }.get(str(file.content.get("buckets")), ())
         file.content["options"] |= dict.fromkeys(unused)
     if file.content.get("buckets") == "cells":
         file.content["options"]["cell_bits"] = rng.choice((None, 1, 2, 3, 4, 8))

@@ -16,6 +16,7 @@ class Record(NamedTuple):
     neighbours: np.ndarray
     scale: np.float32
     square: np.float32
+    norm: np.float32
     levels: np.ndarray
 
 
@@ -25,9 +26,9 @@ def parts_of(record, n_columns, dim):
     at = 32 * n_bytes
     floats = record[at : at + 256].copy().view(np.float32)
     neighbours = record[at + 256 : at + 384].copy().view(np.int32)
-    scale, square = record[at + 384 : at + 392].copy().view(np.float32)
-    levels = record[at + 392 : at + 392 + dim].view(np.int8)
-    return Record(record[:at].reshape(n_bytes, 32), floats[:32], floats[32:], neighbours, scale, square, levels)
+    scale, square, norm = record[at + 384 : at + 396].copy().view(np.float32)
+    levels = record[at + 396 : at + 396 + dim].view(np.int8)
+    return Record(record[:at].reshape(n_bytes, 32), floats[:32], floats[32:], neighbours, scale, square, norm, levels)
 
 
 def squared_distances(projections, dim, row, others):
@@ -87,7 +88,7 @@ class PlainWalk:
     def _distance(self, record):
         product = np.float32(self._numbers @ record.levels.astype(np.int64))
         two_scales = np.float32(2) * (self._terms[2] * record.scale)
-        return max(self._terms[3] + record.square - two_scales * product, np.float32(0))
+        return max((self._terms[3] + (record.square - record.norm)) - two_scales * product, np.float32(0))
 
     def _neighbours(self, record, distance):
         sums = sums_of_block(record.codes, self._tables).astype(np.float32)

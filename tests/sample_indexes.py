@@ -41,6 +41,7 @@ ENCODERS = {
 def small_sizes():
     """Lower the limits on rows, so that a few rows fill buffers, fit an encoder and get buckets."""
     buckets = {"least_cell_segment_rows": 16, "least_table_segment_rows": 16, "bucket_buffer_rows": 32}
+    buckets |= {"least_graph_segment_rows": 16, "graph_step_rows": 1, "graph_leaf_rows": 12, "graph_building_beam": 8}
     with tuned(**buckets, buffer_rows=32, least_buffer_rows=2, first_rows=FIRST_ROWS, least_first_rows=4):
         yield
 
@@ -96,7 +97,7 @@ def requests(index):
             f"{mode}, {rerank}": {"mode": mode, "rerank": rerank}
             for mode in modes
             for rerank in reranks_of(index)
-            if (index.buckets, mode, rerank) != ("cells", "buckets", None)  # cells have no Hamming order
+            if not (index.buckets in ("cells", "graph") and (mode, rerank) == ("buckets", None))  # no Hamming order
         }
     every["few"] = {"mode": "scan", "allow": index.ids[::20]}
     every["not all"] = {"mode": "scan", "deny": index.ids[::2]}

@@ -36,6 +36,11 @@ _SMALL = {
     "kmeans_iterations": 1,
     "probe_sample_rows": 8,
     "first_rows": 40,
+    "least_graph_segment_rows": 24,
+    "graph_step_rows": 1,
+    "graph_leaf_rows": 12,
+    "graph_building_beam": 8,
+    "graph_sample_rows": 8,
     "least_first_rows": 4,
 }
 

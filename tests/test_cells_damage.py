@@ -44,6 +44,7 @@ AT_LOAD = {
     "offsets that end early": ("offsets", set_at(-1, 3)),
     "a centre that does not exist": ("centres", set_at(0, 255)),
     "centroids that are not finite": ("centroids", set_at(0, np.nan)),
+    "centroids that are far too long": ("centroids", set_at(0, 1e30)),
     "fewer centroids": ("centroids", lambda array: array[:-1]),
     "shorter records": ("records", lambda array: np.ascontiguousarray(array[:, :-1])),
     "fewer records": ("records", lambda array: array[:-1]),

@@ -60,6 +60,7 @@ INDEXES = {
     "vectors": cbe,
     "vectors with clusters": lambda: cbe(buckets="clusters"),
     "vectors with cells": lambda: cbe(buckets="cells"),
+    "vectors with a graph": lambda: cbe(buckets="graph"),
     "sparse vectors": lambda: cbe(sparse=True),
     "not fitted": lambda: cbe(n=20),
 }

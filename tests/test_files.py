@@ -708,6 +708,7 @@ GOLDEN = {
         "golden-2-binary.cbe",
         "golden-2-long.cbe",
         "golden-2-cells.cbe",
+        "golden-2-graph.cbe",
     ),
 }
 EVERY_GOLDEN = [name for names in GOLDEN.values() for name in names]
@@ -761,6 +762,7 @@ class TestGolden:
         """To the names, types and shapes; numbers may differ to a rounding between processors."""
         make_golden(tmp_path)
         make_golden_cells(tmp_path)
+        make_golden_graph(tmp_path)
         for name in GOLDEN[VERSION]:
             golden, new = storage.read(DATA / name), storage.read(tmp_path / name)
             assert _without_probes(golden.content) == _without_probes(new.content)
@@ -797,6 +799,16 @@ class TestVersion1:
         assert storage.describe(path)["version"] == VERSION
         check_same(answers(BinaryIndex.load(path, verify=True)), expected[1])
         assert path.read_bytes() != before
+
+    def test_vectors_of_an_index_that_is_not_fitted(self, path):
+        """Its codes have no words at all."""
+        vectors = np.arange(15, dtype=np.float32).reshape(5, 3)
+        index = CBEIndex(3, metric="ip")
+        index.add(vectors)
+        index.save(path)
+        container.write(container.as_version_1(container.parse(path.read_bytes())), path)
+        cbeindex.verify(path)
+        np.testing.assert_array_equal(CBEIndex.load(path).get(range(5)), vectors)
 
     def test_another_writer_is_noticed(self, path):
         a_binary_index(70).save(path)
@@ -911,6 +923,21 @@ def make_golden_cells(directory):
     np.savez_compressed(Path(directory, f"{name}.npz"), **told)
 
 
+def make_golden_graph(directory):
+    """Make the golden file of an index with a graph, and what it answers: removed rows, and two commits."""
+    name = f"golden-{VERSION}-graph"
+    with small_sizes():
+        index = CBEIndex(DIM, vectors="float32", buckets="graph", metric="ip", seed=3)
+        index.add(some_rows(60), range(1000, 1120, 2))
+        index.save(Path(directory, f"{name}.cbe"))
+        index.add(some_rows(5, seed=9), range(5))
+        index.remove([1004, 1010, 2])
+        index.save()
+        told = {f"{name}.cbe: {key}": value for key, value in golden_answers(index).items()}
+    np.savez_compressed(Path(directory, f"{name}.npz"), **told)
+
+
 if __name__ == "__main__":
     make_golden(DATA)
     make_golden_cells(DATA)
+    make_golden_graph(DATA)

@@ -835,6 +835,26 @@ class TestNonsense:
             with pytest.raises(CorruptIndexFileError, match=f"{name}"):
                 load(path)
 
+    def test_vectors_that_no_index_takes(self, path):
+        """Finite, but longer than the largest number of float32; shorter ones are right under "cosine" alone."""
+
+        def cosine_vectors():
+            return CBEIndex(6, 16, vectors="float32"), some_rows(6, is_sparse=True)[:, :6]
+
+        def set_all(number):
+            return lambda content, arrays: arrays.update(
+                {first("vectors/values"): np.full_like(arrays[first("vectors/values")], number)}
+            )
+
+        write_changed(cosine_vectors, path, set_all(1e38))
+        cbeindex.verify(path)
+        write_changed(cosine_vectors, path, set_all(3.4e38))
+        with pytest.raises(CorruptIndexFileError, match=r"vectors must have norms up to 3\.4\d*e\+38"):
+            cbeindex.verify(path)
+        write_changed(sparse_first_vectors, path, set_all(1e38))
+        with pytest.raises(CorruptIndexFileError, match=r"vectors must have norms up to 1e\+18"):
+            cbeindex.verify(path)
+
     def test_ids_of_two_segments_are_met_by_who_reads_all(self, path):
         write_changed(vectors_in_cells, path, the_ids_of_another)
         index = CBEIndex.load(path)
@@ -1000,7 +1020,7 @@ def test_messages_name_the_file_and_the_value(path):
             lambda content, arrays: arrays.update({first("ids"): np.zeros(16, np.int32)}),
             r"section segment 1\.0/ids must be int64 of shape \(16,\), got int32 of shape \(16,\)",
         ),
-        (of_buckets(kind="heaps"), "buckets must be one of 'residual cells', 'cells', 'tables', got 'heaps'"),
+        (of_buckets(kind="heaps"), "buckets must be one of 'residual cells', 'cells', 'graph', 'tables', got 'heaps'"),
         (set_at("tables/rows", (0, 3), 16), "tables must have rows below 16"),
     ]:
         write_changed(codes_in_tables, path, change)

@@ -45,7 +45,7 @@ MAKING = [
     (
         lambda: CBEIndex(10, buckets="trees"),
         ValueError,
-        "buckets must be one of 'substrings', 'clusters', 'cells', got 'trees'",
+        "buckets must be one of 'substrings', 'clusters', 'cells', 'graph', got 'trees'",
     ),
     (lambda: CBEIndex(10, seed=-1), ValueError, "seed must be at least 0"),
     (lambda: CBEIndex(10, seed=1.5), TypeError, "seed must be an integer"),

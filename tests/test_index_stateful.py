@@ -15,6 +15,9 @@ from tests.small import ALL, KINDS, VERY_SMALL, small_buckets
 
 # Estimates rule no row out.
 _ALL_ROWS = {"knn_sigmas": 9.0, "range_sigmas": 9.0, "least_cell_candidates": 1000, "least_centre_rows": 2}
+# Walks with beams as wide as the rows, in graphs of few of them.
+_ALL_ROWS |= {"least_graph_candidates": 1000, "least_graph_segment_rows": 6, "graph_step_rows": 0}
+_ALL_ROWS |= {"first_range_beam": 10**5, "graph_leaf_rows": 8, "graph_building_beam": 8}
 N_POOL, N_IDS, N_FIRST = 12, 60, VERY_SMALL["first_rows"]
 
 
@@ -27,7 +30,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
     @initialize(
         metric=st.sampled_from(["cosine", "l2", "ip"]),
         n_bits=st.sampled_from([20, 600]),
-        buckets=st.sampled_from([None, *KINDS, "cells"]),
+        buckets=st.sampled_from([None, *KINDS, "cells", "graph"]),
         seed=st.integers(0, 9),
     )
     def start(self, metric, n_bits, buckets, seed):

@@ -37,6 +37,7 @@ class Shuffled:
     nbytes: int = 7
 
     uses_residuals = False
+    join_width = 2
 
     def arrange(self, segment):
         if segment.n_rows < 6:

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.kernels import graphsearch, records, walk
+from cbeindex.kernels import graphsearch, records, vertices, walk
 from tests.graph_oracles import PlainWalk, parts_of, squared_distances
 
 pytestmark = pytest.mark.kernels
@@ -30,9 +30,17 @@ def some_neighbours(rng, n, n_missing=0):
     return numbers.astype(np.int32)
 
 
+def norms_of(n):
+    """Norms that differ from row to row."""
+    return np.linspace(0, 2, n).astype(np.float32)
+
+
 def written(projections, dim, n_blocks, neighbours):
-    made = records.make_records(len(projections), projections.shape[1], dim)
-    records.write_records(projections, dim, n_blocks, neighbours, 0, len(projections), made)
+    n, norms = len(projections), norms_of(len(projections))
+    made = records.make_records(n, projections.shape[1], dim)
+    column = np.full((n, vertices.vertex_bytes(dim)), 255, dtype=np.uint8)
+    vertices.write_vertices(projections, dim, norms, column)
+    records.write_records(projections, n_blocks, column, norms, neighbours, 0, n, made)
     return made
 
 
@@ -40,7 +48,7 @@ def prepared(projections, dim, n_blocks):
     n_bits = dim * n_blocks
     tables = np.full((1, graphsearch.room_for_tables(n_bits)), 255, dtype=np.uint8)
     numbers, terms = np.empty(dim, dtype=np.int16), np.empty(4, dtype=np.float32)
-    walk.prepare_query(projections, n_bits, dim, tables, numbers, terms)
+    walk.prepare_query(projections, n_bits, 2.0, tables, numbers, terms)
     return tables, numbers, terms
 
 
@@ -67,6 +75,8 @@ def test_records_hold_residuals_and_the_vertex(shape, n_missing, seed):
         # Sums of up to 48 float32 of size 10 or less.
         np.testing.assert_allclose(parts.factors[here], twice, rtol=1e-5)
         offsets = squares / n_blocks + twice * (signs @ projections[vertex].astype(float))
+        offsets += norms_of(5)[vertex] - norms_of(5)[neighbours[vertex][here]]
+        assert parts.norm == norms_of(5)[vertex]
         np.testing.assert_allclose(parts.offsets[here], offsets, rtol=1e-5, atol=1e-4)
         assert np.isinf(parts.offsets[~here]).all()
         row = projections[vertex, :dim].astype(float)
@@ -80,7 +90,8 @@ def test_a_row_of_zeros_has_levels_of_zero():
     projections = np.zeros((2, 16), dtype=np.float32)
     made = written(projections, 9, 1, np.array([[1] + [-1] * 31, [0] + [-1] * 31], dtype=np.int32))
     parts = parts_of(made[0], 16, 9)
-    assert parts.scale == parts.square == parts.factors[0] == parts.offsets[0] == 0
+    assert parts.scale == parts.square == parts.factors[0] == 0
+    assert parts.offsets[0] == -2
     assert not parts.levels.any()
 
 
@@ -96,7 +107,7 @@ def test_estimates_are_right_on_average():
     made = written(projections, dim, 1, neighbours)
     query = 0
     tables, _, terms = prepared(projections[query], dim, 1)
-    errors = []
+    errors, norms = [], norms_of(n).astype(np.float64)
     sums, estimates = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
     for vertex in range(1, n):
         apart = squared_distances(projections, dim, query, vertex)
@@ -104,8 +115,9 @@ def test_estimates_are_right_on_average():
             made, vertex, dim // 8, tables, terms, np.float32(apart), np.float32(np.inf), sums, estimates
         )
         exact = squared_distances(projections, dim, query, neighbours[vertex])
+        exact += norms[vertex] - norms[neighbours[vertex]]
         squares = squared_distances(projections, dim, vertex, neighbours[vertex])
-        product = (squares + apart - exact) / 2
+        product = (squares + apart - squared_distances(projections, dim, query, neighbours[vertex])) / 2
         is_other = neighbours[vertex] != query
         spreads = 2 * np.sqrt(squares * apart - product * product, where=is_other, out=np.ones(32))
         errors.append(((estimates - exact) / spreads)[is_other])
@@ -155,7 +167,7 @@ def test_queries_become_whole_numbers(shape, size, seed):
     assert np.abs(numbers).max() == 32767
     # Half a unit, and the rounding of float32 to 24 bits of numbers of 15.
     assert np.abs(numbers * float(terms[2]) - row).max() <= 0.51 * float(terms[2])
-    np.testing.assert_allclose(terms[3], row @ row, rtol=1e-5)
+    np.testing.assert_allclose(terms[3], row @ row + 2, rtol=1e-5)
 
 
 @settings(max_examples=30)

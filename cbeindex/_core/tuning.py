@@ -194,6 +194,8 @@ class Tuning:
     # bits and 1.12 / 1.10 / 1.09 / 1.08 at 4,096, 32 queries 1.11 / 1.04 / 1.04 / 1.04 and 1.13 / 1.03 / 1.03 / 1.02.
     cascade_sample_blocks: int = 32
     cascade_sample_share: int = 512
+    # Rows times queries of a kernel call that reads survivors: some milliseconds.
+    cascade_call_rows: int = 2**22
     # The least queries whose survivors decide whether the cascade pays for the remaining ones.
     cascade_first_queries: int = 8
 
@@ -294,7 +296,29 @@ class Tuning:
     # Rows of a column that `verify` checks together.
     verify_rows: int = 2**14
 
-    # --- graphs: steps of walks at recall 0.95 / 0.99 on Fashion (60,000 x 784) and GloVe (100,000 x 100) ---
+    # --- graphs ---
+
+    # Bits of the codes of neighbours at least, by up to so many blocks of short vectors. GloVe, of 100 dimensions, is
+    # searched at 1.5 times the speed with 200 bits in place of 100.
+    least_graph_bits: int = 160
+    most_graph_blocks: int = 4
+    # Segments with fewer rows have no graph and are scanned.
+    least_graph_segment_rows: int = 2**12
+    # Rows that are scanned in the time of a step: a beam with more steps than that is not walked.
+    graph_step_rows: int = 16
+    # The default beam is measured on this many rows, so that walks find this share of the nearest rows.
+    graph_sample_rows: int = 256
+    graph_beam_recall: float = 0.97
+    # Candidates of a search with exact distances, by default, beyond the results: a share of them, and at least. Levels
+    # are so near to the vectors that few rows change places.
+    graph_candidate_share: float = 0.5
+    least_graph_candidates: int = 6
+    # Rows that a range search finds at first; four times as many while all of them may be within the radius.
+    first_range_beam: int = 64
+    # Queries of a task.
+    graph_task_queries: int = 64
+
+    # --- building of graphs: steps of walks at recall 0.95 / 0.99 on Fashion (60,000 x 784), GloVe (100,000 x 100) ---
 
     graph_partitions: int = 4
     """Partitions of the rows whose leaves candidates come from."""

@@ -17,6 +17,7 @@ from ..encoders.foreign import compute_rows, encode_rows, project_rows
 from .estimator import EncodedQueries, Geometry, scalars_of
 from .metrics import Metric
 from .residuals import ResidualCodec
+from .vertices import VertexCodec
 
 
 @dataclass(frozen=True)
@@ -31,12 +32,15 @@ class Codec:
     metric : Metric
     residuals : ResidualCodec, or None
         Makes residual codes beside Hamming codes.
+    vertices : VertexCodec, or None
+        Makes vertices of a graph beside Hamming codes.
     """
 
     encoder: Encoder
     geometry: Geometry
     metric: Metric
     residuals: ResidualCodec | None = None
+    vertices: VertexCodec | None = None
 
     @classmethod
     def of(cls, encoder: Encoder, metric: Metric) -> Codec:
@@ -48,7 +52,10 @@ class Codec:
         rows = source.part(first, prepared)
         if self.residuals is None:
             codes, sums = encode_rows(self.encoder, rows, 1)
-            return codes, scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+            columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+            if self.vertices is not None:
+                columns["vertices"] = self.vertices.encode(rows, prepared)
+            return codes, columns
         projections, codes, sums = compute_rows(self.encoder, rows, 1)
         columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
         return codes, columns | {"residuals": self.residuals.encode(prepared, projections)}
@@ -72,6 +79,11 @@ class Codec:
     def with_centres(self, centres: Floats, bits: int) -> Codec:
         """Return a codec that makes residual codes too, relative to given centres."""
         return replace(self, residuals=ResidualCodec(centres, bits, self.metric, self.geometry, self.mean()))
+
+    def with_vertices(self) -> Codec:
+        """Return a codec that makes vertices of a graph too, by a rotation of its own around the same centre."""
+        centre, seed = self.geometry.centre, getattr(self.encoder, "seed", 0)
+        return replace(self, vertices=VertexCodec.of(centre, self.encoder.n_bits, seed, self.metric))
 
     def mean(self) -> Floats:
         """Return the projections of the centre of the encoder from the origin."""

@@ -1,24 +1,27 @@
-"""Searches of a graph: everything between a query and its results in one call."""
+"""Searches of a graph, or of rows without one: everything between a query and its results in one call."""
 
 from typing import Any
 
 import numpy as np
 
-from .._core.typing import Floats, Keys, Mask, Projections, Rows, Vectors
-from .asymmetric import key_of
-from .dots import dot_floats, prefetch_row, squares_floats
+from .._core.typing import Floats, Ids, Keys, Mask, Projections, Rows, Vectors
+from .dots import Numbers
 from .estimates import Records
+from .exact import distance_of, insert, is_farther, product
 from .jit import njit
+from .prefetch import prefetch
+from .querytables import Tables
 from .records import Neighbours
 from .topk import keep_smallest
 from .transform import transform_rows
-from .walk import prepare_query, walk
+from .vertices import scan_vertices
+from .walk import Marks, Pool, prepare_query, walk
 
 
 @njit(cache=True, nogil=True)
-def most_steps(beam: int) -> int:
-    """Return after how many steps a walk ends at the latest, several times as many as walks take."""
-    return 4 * beam + 64
+def most_steps(beam: int, n: int) -> int:
+    """Return after how many steps a walk through `n` vertices ends at the latest, several times as many as it takes."""
+    return min(4 * beam + 64, n)
 
 
 @njit(cache=True, nogil=True)
@@ -38,20 +41,20 @@ def room_for_tables(n_bits: int) -> int:
 
 @njit(cache=True, nogil=True)
 def walk_towards_rows(
-    projections: Projections, n_bits: int, dim: int, start: int, stop: int, records: Records, entries: Records,
+    projections: Projections, n_bits: int, n_levels: int, start: int, stop: int, records: Records, entries: Records,
     beam: int, found: Neighbours,
 ) -> None:  # fmt: skip
-    """Walk towards rows [start, stop) of the graph itself, from its entries.
+    """Walk towards rows [start, stop) of the graph itself, whose vertices have no norms, from its entries.
 
     `found`, (stop - start, any), gets the vertices at which the walks have been, in their order, and -1 behind them.
     """
     n_bytes = projections.shape[1] // 8
-    tables, numbers = np.empty((1, room_for_tables(n_bits)), dtype=np.uint8), np.empty(dim, dtype=np.int16)
+    tables, numbers = np.empty((1, room_for_tables(n_bits)), dtype=np.uint8), np.empty(n_levels, dtype=np.int16)
     terms, pool = np.empty(4, dtype=np.float32), np.empty(beam + 32, dtype=np.int64)
     visited = np.empty(found.shape[1], dtype=np.uint64)
     marks = np.empty(room_for_marks(visited.size), dtype=np.int32)
     for row in range(start, stop):
-        prepare_query(projections[row], n_bits, dim, tables, numbers, terms)
+        prepare_query(projections[row], n_bits, 0.0, tables, numbers, terms)
         n = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited)
         found[row - start, n:] = -1
         for i in range(n):
@@ -59,97 +62,202 @@ def walk_towards_rows(
 
 
 @njit(cache=True, nogil=True)
-def drop_hidden(visited: Keys, n: int, hidden: Mask) -> int:
-    """Move those of the first `n` vertices that are not hidden to the front; return how many there are."""
-    if hidden.size == 0:
-        return n
-    n_left = 0
-    for i in range(n):
-        visited[n_left] = visited[i]
-        n_left += not hidden[np.int64(visited[i] & np.uint64(0xFFFFFFFF))]
-    return n_left
+def take_nearest(visited: Keys, n: int, hidden: Mask, n_found: int, found: Keys) -> int:
+    """Copy the nearest `n_found` of the first `n` vertices that are not hidden; return how many are not hidden."""
+    n_shown = n
+    if hidden.size > 0:
+        n_shown = 0
+        for i in range(n):
+            visited[n_shown] = visited[i]
+            n_shown += not hidden[np.int64(visited[i] & np.uint64(0xFFFFFFFF))]
+    if n_shown > n_found:
+        keep_smallest(visited, n_shown, n_found)
+    n_taken = min(n_shown, n_found)
+    found[:n_taken] = visited[:n_taken]
+    return n_shown
 
 
 @njit(cache=True, nogil=True)
-def rank_exactly(query: Floats, vectors: Vectors, metric: int, visited: Keys, n: int, found: Keys) -> None:
-    """Put the keys of the first `n` vertices visited into `found`, ascending, with exact distances.
+def find_candidates(
+    tables: Tables, numbers: Numbers, terms: Floats, records: Records, entries: Records, n_bytes: int, at: int,
+    hidden: Mask, counts: Rows, pool: Pool, marks: Marks, visited: Keys, found: Keys, visits: Rows,
+) -> int:  # fmt: skip
+    """Find the vertices nearest to a query by their levels; return how many, or -1 if records are damaged.
 
-    `metric` is 0 for squared distances, and another number for 1 - product.
+    Walks with wider beams until enough vertices are found that are not hidden, and scans if the widest finds too few.
     """
-    dim, distance = vectors.shape[1], np.empty(1, dtype=np.float32)
-    bits = distance.view(np.int32)
-    for i in range(n):
-        prefetch_row(vectors, np.int64(visited[i] & np.uint64(0xFFFFFFFF)))
-    for i in range(n):
-        row = np.int64(visited[i] & np.uint64(0xFFFFFFFF))
-        if metric == 0:
-            distance[0] = squares_floats(query, vectors, row * dim, dim)
-        else:
-            distance[0] = np.float32(1) - dot_floats(query, vectors, row * dim, dim)
-        insert_key(found, i, key_of(bits[0], row))
+    n, beam, most_beam, n_found, n_wanted = records.shape[0], counts[0], counts[1], counts[2], counts[3]
+    while beam > 0:
+        n_steps = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited)
+        if n_steps < 0:
+            return -1
+        visits[0] += n_steps
+        n_shown = take_nearest(visited, n_steps, hidden, n_found, found)
+        if n_shown >= n_wanted:
+            return int(min(n_shown, n_found))
+        if beam >= most_beam:
+            break
+        beam = min(4 * beam, most_beam)
+        pool, visited = np.empty(beam + 32, dtype=np.int64), np.empty(most_steps(beam, n), dtype=np.uint64)
+        marks = np.empty(room_for_marks(visited.size), dtype=np.int32)
+    visits[1] += n
+    return int(scan_vertices(records, at, numbers, terms, hidden, n_found, found))
 
 
 @njit(cache=True, nogil=True)
-def insert_key(keys: Keys, n: int, key: Any) -> None:
-    """Insert a key into the first `n`, which ascend."""
-    while n > 0 and keys[n - 1] > key:
-        keys[n] = keys[n - 1]
-        n -= 1
-    keys[n] = key
+def put_estimates(found: Keys, n: int, ids: Ids, line: Floats, near: Floats, near_ids: Ids) -> None:
+    """Write the nearest of the first `n` candidates, which ascend, by the distances of their levels."""
+    measured = np.empty(1, dtype=np.int32)
+    floats = measured.view(np.float32)
+    for i in range(n):
+        measured[0] = np.int32(found[i] >> np.uint64(32))
+        row = np.int64(found[i] & np.uint64(0xFFFFFFFF))
+        insert(np.float32(line[0] * floats[0] + line[1]), ids[row], near, near_ids, i)
 
 
 @njit(cache=True, nogil=True)
-def search_graph(
-    queries: Vectors, start: int, stop: int, centre: Floats, signs: Any, layout: Any, twiddles: Floats,
-    coefficients: Floats, work: Floats, records: Records, entries: Records, dim: int, beam: int, hidden: Mask,
-    vectors: Vectors, metric: int, n_exact: int, keys: Keys, n_steps: Rows,
-) -> None:  # fmt: skip
-    """Find the nearest vertices of queries [start, stop): transform, walk, re-rank.
+def put_exact(
+    query: Vectors, vectors: Any, metric: int, found: Keys, n: int, ids: Ids, near: Floats, near_ids: Ids
+) -> None:
+    """Write the nearest of the first `n` candidates, which ascend, by the distances of their vectors."""
+    k, dim, step = near.size, vectors.shape[1], 64 // vectors.itemsize
+    slack, square = 1e-6 * np.sqrt(dim), product(query, query) if metric != 0 else 0.0
+    for i in range(min(n, 8)):
+        for j in range(0, dim, step):
+            prefetch(vectors, np.int64(found[i] & np.uint64(0xFFFFFFFF)) * dim + j)
+    for i in range(n):
+        if i + 8 < n:
+            for j in range(0, dim, step):
+                prefetch(vectors, np.int64(found[i + 8] & np.uint64(0xFFFFFFFF)) * dim + j)
+        row = np.int64(found[i] & np.uint64(0xFFFFFFFF))
+        if i < k or not is_farther(vectors[row], query, square, metric, slack, near[k - 1]):
+            insert(distance_of(vectors[row], query, square, metric), ids[row], near, near_ids, i)
+
+
+@njit(cache=True, nogil=True)
+def search_projections(
+    projections: Projections, lines: Floats, queries: Vectors, shape: Rows, largest_norm: float, records: Records,
+    entries: Records, hidden: Mask, ids: Ids, vectors: Any, metric: int, counts: Rows, distances: Floats,
+    result_ids: Ids, visits: Rows,
+) -> bool:  # fmt: skip
+    """Find the nearest vertices of queries; return False if a file holds neighbours that do not exist.
 
     Parameters
     ----------
-    centre, signs, layout, twiddles, coefficients, work
-        As `transform.transform_rows` takes them.
+    projections : float32 array of shape (n_queries, n_bits)
+    lines : float64 array of shape (n_queries, 2)
+        The distance of levels is the squared one times the first number plus the second.
+    queries : float32 array of shape (n_queries, dim)
+        As the caller gave them, for exact distances.
+    shape : int64 array of shape (3,)
+        Projections of a query, levels of a vertex, and the byte of a record at which the vertex begins.
+    largest_norm : float
     records, entries : uint8 arrays of shape (n, size) and (n_entries, size)
-    dim : int
-        Projections of an isometry: the levels of a record.
-    hidden : bool array of shape (n,)
-        Vertices that are walked through but not returned, or empty.
-    vectors : float32 array of shape (n, dimensions)
-        Vectors for exact distances, or no rows: then distances are the squared ones of levels.
+        Without entries, vertices are scanned.
+    hidden : bool array of shape (n,), or empty
+        Vertices that are walked through but not returned.
+    vectors : float32 array, or float16 as uint16, of shape (n, dim) or (0, dim)
+        Without vectors, distances are those of levels.
     metric : int
-        0 for squared distances, 1 for 1 - product.
-    n_exact : int
-        How many of the vertices at which the walk has been have their exact distances computed, at least k.
-    keys : uint64 array of shape (n_queries, k)
-        Get (distance, vertex) as `asymmetric.key_of` makes it, ascending, and the largest uint64 behind them.
-    n_steps : int64 array of shape (n_queries,)
+        As `exact.distance_of` takes it.
+    counts : int64 array of shape (4,)
+        The beam, 0 for a scan; the widest beam; candidates to find by their levels; candidates that must be found,
+        whatever beam it takes.
+    distances, result_ids : float32 and int64 arrays of shape (n_queries, k)
+        Ascending; infinity and -1 behind them.
+    visits : int64 array of shape (3,)
+        Counts of steps, of vertices that were scanned, and of vectors that were read.
     """
-    n_bits, k = signs.shape[0] * dim, keys.shape[1]
-    n_bytes = (n_bits + 15) // 16 * 2
-    tables, numbers = np.empty((1, room_for_tables(n_bits)), dtype=np.uint8), np.empty(dim, dtype=np.int16)
-    terms, pool = np.empty(4, dtype=np.float32), np.empty(beam + 32, dtype=np.int64)
-    visited = np.empty(most_steps(beam), dtype=np.uint64)
-    marks, found = np.empty(room_for_marks(visited.size), dtype=np.int32), np.empty(visited.size, dtype=np.uint64)
-    projections, codes = np.empty((1, n_bits), dtype=np.float32), np.empty((0, 0), dtype=np.uint64)
-    sums = np.empty((0, 2), dtype=np.float64)
-    for query in range(start, stop):
-        transform_rows(
-            queries[query : query + 1], 0, 1, centre, signs, layout, twiddles, coefficients, work, projections, codes,
-            sums,
+    n_bits, n_bytes, beam, n_found = shape[0], (shape[0] + 15) // 16 * 2, counts[0], counts[2]
+    tables = np.empty((1, room_for_tables(n_bits) if beam > 0 else 0), dtype=np.uint8)
+    numbers, terms = np.empty(shape[1], dtype=np.int16), np.empty(4, dtype=np.float32)
+    pool, visited = np.empty(beam + 32, dtype=np.int64), np.empty(most_steps(beam, records.shape[0]), dtype=np.uint64)
+    marks = np.empty(room_for_marks(visited.size), dtype=np.int32)
+    found = np.empty(n_found + max(64, n_found // 2), dtype=np.uint64)
+    for i in range(projections.shape[0]):
+        prepare_query(projections[i], n_bits, largest_norm, tables, numbers, terms)
+        n = find_candidates(
+            tables, numbers, terms, records, entries, n_bytes, shape[2], hidden, counts, pool, marks, visited, found,
+            visits,
         )  # fmt: skip
-        prepare_query(projections[0], n_bits, dim, tables, numbers, terms)
-        n = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited)
-        n_steps[query] = n
-        n = drop_hidden(visited, n, hidden)
-        if n > n_exact:
-            keep_smallest(visited, n, n_exact)
-            n = n_exact
+        if n < 0:
+            return False
+        found[:n] = np.sort(found[:n])
+        distances[i], result_ids[i] = np.inf, -1
         if vectors.shape[0] > 0:
-            rank_exactly(queries[query], vectors, metric, visited, n, found)
+            put_exact(queries[i], vectors, metric, found, n, ids, distances[i], result_ids[i])
+            visits[2] += n
         else:
-            for i in range(n):
-                insert_key(found, i, visited[i] | np.uint64(0x8000000000000000))
-        n = min(n, k)
-        keys[query, :n] = found[:n]
-        keys[query, n:] = np.uint64(0xFFFFFFFFFFFFFFFF)
+            put_estimates(found, n, ids, lines[i], distances[i], result_ids[i])
+    return True
+
+
+@njit(cache=True, nogil=True)
+def prepare_vector(query: Vectors, square: float, metric: int, unit: float, longest: float, prepared: Vectors) -> Any:
+    """Write a query as the encoder sees it; return slope and intercept of its distances.
+
+    Queries get the length of the longest row where products count, and length 1 under cosine, unless they are 0.
+    """
+    norm = np.float32(1)
+    if metric == 2:
+        norm = np.float32(np.sqrt(square))
+    elif metric == 1 and longest > 0:
+        norm = np.float32(np.sqrt(square) / longest)
+    if norm == 0 or (metric == 2 and abs(norm - np.float32(1)) < np.float32(1e-6)):
+        norm = np.float32(1)
+    for i in range(query.size):
+        prepared[i] = query[i] / norm
+    if metric == 0:
+        return 1 / unit, 0.0
+    if square == 0:
+        return 0.0, 1.0
+    gain = np.float64(norm) if metric == 1 else 1.0
+    return gain / (2 * unit), 1 - gain * (product(prepared, prepared) + longest * longest) / 2
+
+
+@njit(cache=True, nogil=True)
+def search_vectors(
+    queries: Vectors, largest_square: float, unit: float, longest: float, mean: Vectors, signs: Any, layout: Any,
+    passes: Floats, coefficients: Floats, n_work: int, shape: Rows, largest_norm: float, records: Records,
+    entries: Records, hidden: Mask, ids: Ids, vectors: Any, metric: int, counts: Rows, distances: Floats,
+    result_ids: Ids, visits: Rows,
+) -> int:  # fmt: skip
+    """Find the nearest vertices of queries, from their vectors on: transform, walk, exact distances.
+
+    Parameters not named here are those of `search_projections`. Returns the number of queries that were searched: fewer
+    than there are if a query is not finite or too long, or -1 if a file holds neighbours that do not exist.
+
+    Parameters
+    ----------
+    largest_square : float
+        The largest squared norm of a query.
+    unit : float
+        Squared norms of projections over those of vectors.
+    longest : float
+        Norm of the longest row.
+    mean, signs, layout, passes, coefficients
+        What `transform_rows` knows of the rotation.
+    n_work : int
+        Floats that it works in.
+    """
+    n_queries, n_bits, n_together = queries.shape[0], shape[0], min(32, queries.shape[0])
+    work, prepared = np.empty(n_work, dtype=np.float32), np.empty((n_together, queries.shape[1]), dtype=np.float32)
+    projections, lines = np.empty((n_together, n_bits), dtype=np.float32), np.empty((n_together, 2))
+    codes, sums = np.empty((0, (n_bits + 63) // 64), dtype=np.uint64), np.empty((0, 2))
+    for first in range(0, n_queries, n_together):
+        n = min(n_together, n_queries - first)
+        for i in range(n):
+            square = product(queries[first + i], queries[first + i])
+            if not square <= largest_square:
+                return int(first + i)
+            lines[i, 0], lines[i, 1] = prepare_vector(queries[first + i], square, metric, unit, longest, prepared[i])
+        bad = transform_rows(prepared, 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums)
+        if bad >= 0:
+            return int(first + bad)
+        last = first + n
+        if not search_projections(
+            projections[:n], lines[:n], queries[first:last], shape, largest_norm, records, entries, hidden, ids,
+            vectors, metric, counts, distances[first:last], result_ids[first:last], visits,
+        ):  # fmt: skip
+            return -1
+    return int(n_queries)

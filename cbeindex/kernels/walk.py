@@ -16,12 +16,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.typing import Floats, Keys
-from .dots import Numbers, dot_floats, dot_int8
+from .dots import Numbers, dot_floats
 from .estimates import Records, estimate_block, prefetch_record
 from .jit import njit
 from .lookup import sum_block
 from .popcount import popcount64
 from .querytables import Tables, fill_tables
+from .vertices import distance_to_vertex
 
 Pool: TypeAlias = NDArray[np.int64]
 """Keys of vertices, ascending."""
@@ -94,19 +95,27 @@ def vertex_of(key: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def prepare_query(projections: Floats, n_bits: int, dim: int, tables: Tables, numbers: Numbers, terms: Floats) -> None:
+def prepare_query(
+    projections: Floats, n_bits: int, largest_norm: Any, tables: Tables, numbers: Numbers, terms: Floats
+) -> None:
     """Make tables and whole numbers of the projections of a query.
 
     Parameters
     ----------
     projections : float32 array of shape (n_bits or more,)
+    largest_norm : float
+        The largest norm of a vertex (`vertices.py`).
     tables : uint8 array of shape (1, room)
-    numbers : int16 array of shape (dim,)
-        The first `dim` projections, divided by a scale.
+        Without room, no tables are made.
+    numbers : int16 array of shape (n_levels,)
+        The first projections, divided by a scale.
     terms : float32 array of shape (4,)
-        Step and offset of the tables, the scale of the numbers, and the square of the query.
+        Step and offset of the tables, the scale of the numbers, and what the query adds to squared distances: its
+        square and the largest norm.
     """
-    step, offset = fill_tables(projections[:n_bits], 1, False, tables[0])
+    dim = numbers.size
+    if tables.shape[1] > 0:
+        terms[0], terms[1] = fill_tables(projections[:n_bits], 1, False, tables[0])
     row = projections[:dim]
     bits, largest = row.view(np.int32), np.int32(0)
     for j in range(dim):  # floats without their sign order as integers, whose maximum is found in vectors
@@ -117,18 +126,7 @@ def prepare_query(projections: Floats, n_bits: int, dim: int, tables: Tables, nu
     factor, rounding = np.float32(1) / scale, np.float32(12582912)  # 1.5 * 2**23: rounds, and leaves whole numbers
     for j in range(dim):
         numbers[j] = np.int16(np.int32((row[j] * factor + rounding) - rounding))
-    terms[0], terms[1], terms[2], terms[3] = step, offset, scale, dot_floats(row, row, 0, dim)
-
-
-@njit(cache=True, nogil=True)
-def distance_to_vertex(
-    records: Records, floats: Floats, number: int, n_bytes: int, numbers: Numbers, terms: Floats
-) -> Any:
-    """Return the squared distance of a query to the vertex of a record."""
-    at = number * records.shape[1] + 32 * n_bytes + 384
-    product = np.float32(dot_int8(numbers, records.view(np.int8), at + 8, numbers.size))
-    scale, square = floats[at // 4], floats[at // 4 + 1]
-    return max(terms[3] + square - np.float32(2) * (terms[2] * scale) * product, np.float32(0))
+    terms[2], terms[3] = scale, dot_floats(row, row, 0, dim) + np.float32(largest_norm)
 
 
 @njit(cache=True, nogil=True)
@@ -145,14 +143,19 @@ def near_neighbours(
 
 
 @njit(cache=True, nogil=True)
-def take_near(near: Any, estimate_bits: Any, numbers: Any, at: int, marks: Marks, fresh: Pool) -> int:
-    """Write the keys of flagged neighbours at which the walk has not been; return how many there are."""
+def take_near(near: Any, estimate_bits: Any, numbers: Any, at: int, n: int, marks: Marks, fresh: Pool) -> int:
+    """Write the keys of flagged neighbours at which the walk has not been; return how many there are.
+
+    Returns -1 if one of them is not among the `n` vertices: a file may hold any numbers.
+    """
     n_fresh = 0
     while near != 0:
         lowest = near & (~near + np.uint64(1))
         i = np.int64(popcount64(lowest - np.uint64(1)))
         near ^= lowest
         vertex = np.int64(numbers[at + i])
+        if vertex < 0 or vertex >= n:
+            return -1
         if not is_marked(marks, vertex):
             fresh[n_fresh] = np.int64(max(estimate_bits[i], np.int32(0))) << 32 | vertex << 1
             n_fresh += 1
@@ -164,7 +167,7 @@ def walk(
     tables: Tables, numbers: Numbers, terms: Floats, records: Records, entries: Records, n_bytes: int, beam: int,
     pool: Pool, marks: Marks, visited: Keys,
 ) -> int:  # fmt: skip
-    """Walk towards a query; return at how many vertices it has been.
+    """Walk towards a query; return at how many vertices it has been, -1 if records hold numbers of no vertices.
 
     Parameters
     ----------
@@ -181,20 +184,25 @@ def walk(
     visited : uint64 array
         The vertices in the order of the walk, bits of the distance << 32 | vertex. The walk ends when it is full.
     """
-    floats, integers = records.reshape(-1).view(np.float32), records.reshape(-1).view(np.int32)
-    entry_floats, entry_integers = entries.reshape(-1).view(np.float32), entries.reshape(-1).view(np.int32)
+    flat, n_vertices = records.reshape(-1), records.shape[0]
+    levels, floats, integers = flat.view(np.int8), flat.view(np.float32), flat.view(np.int32)
+    entry_flat = entries.reshape(-1)
+    entry_integers = entry_flat.view(np.int32)
     sums, estimates = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
     fresh, estimate_bits, last = np.empty(32, dtype=np.int64), estimates.view(np.int32), np.empty(1, dtype=np.int32)
     bounds, measured = last.view(np.float32), np.empty(1, dtype=np.float32)
     measured_bits = measured.view(np.int32)
     largest, size, at = np.finfo(np.float32).max, records.shape[1] // 4, 8 * n_bytes + 64
-    distance = distance_to_vertex(entries, entry_floats, 0, n_bytes, numbers, terms)
+    vertex_at = 32 * n_bytes + 384
+    distance = distance_to_vertex(entry_flat.view(np.int8), entry_flat.view(np.float32), vertex_at, numbers, terms)
     n, n_visited, current = 0, 0, 0
     bounds[0] = largest
     marks[:] = -1
     for entry in range(entries.shape[0]):
         near = near_neighbours(entries, entry, n_bytes, tables, terms, distance, bounds[0], sums, estimates)
-        n_fresh = take_near(near, estimate_bits, entry_integers, entry * size + at, marks, fresh)
+        n_fresh = take_near(near, estimate_bits, entry_integers, entry * size + at, n_vertices, marks, fresh)
+        if n_fresh < 0:
+            return -1
         merge_fresh(pool, n, fresh, n_fresh)
         n = min(n + n_fresh, beam)
         if n == beam:
@@ -211,11 +219,13 @@ def walk(
         runner_up = first_new(pool, current + 1, n)
         if runner_up < n:
             prefetch_record(records, vertex_of(pool[runner_up]))
-        measured[0] = distance_to_vertex(records, floats, vertex, n_bytes, numbers, terms)
+        measured[0] = distance_to_vertex(levels, floats, 4 * vertex * size + vertex_at, numbers, terms)
         visited[n_visited] = np.uint64(np.int64(measured_bits[0]) << 32 | vertex)
         n_visited += 1
         near = near_neighbours(records, vertex, n_bytes, tables, terms, measured[0], bounds[0], sums, estimates)
-        n_fresh = take_near(near, estimate_bits, integers, vertex * size + at, marks, fresh)
+        n_fresh = take_near(near, estimate_bits, integers, vertex * size + at, n_vertices, marks, fresh)
+        if n_fresh < 0:
+            return -1
         if n_fresh > 0:
             current = min(current, merge_fresh(pool, n, fresh, n_fresh))
             n = min(n + n_fresh, beam)

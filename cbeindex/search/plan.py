@@ -70,6 +70,8 @@ class Plan(NamedTuple):
         Probability with which the cascade may miss the k-th nearest row.
     by_cells : bool
         Whether distances are estimated from residual codes in cells.
+    by_graph : bool
+        Whether distances are those of the vertices of a graph.
     """
 
     mode: str
@@ -83,6 +85,7 @@ class Plan(NamedTuple):
     selections: tuple[Selection, ...] = ()
     miss: float = DEFAULT_MISS
     by_cells: bool = False
+    by_graph: bool = False
 
     @property
     def n_stored(self) -> int:

@@ -8,7 +8,7 @@ from typing import NamedTuple
 from .._core.tuning import tuning
 from ..data.codes import PREFIX_WORDS, is_long, n_words
 from ..store.segment import NOT_HIDDEN, Segment
-from . import cellplan
+from . import cellplan, graphplan
 from .buckets import MAKERS
 from .plan import Cost, Plan, Selection
 from .request import IdFilter, IndexTraits, SearchRequest
@@ -28,6 +28,8 @@ def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment
         return Plan("scan", "exact", k, None, 0, None, False, reason, selections)
     if cellplan.is_by_cells(traits, request):
         return cellplan.plan_cells(traits, request, selections, k)
+    if graphplan.is_by_graph(traits, request):
+        return graphplan.plan_graph(traits, request, selections, k)
     return _Draft(traits, request, selections, k, n_rows).plan()
 
 
@@ -49,6 +51,8 @@ def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
         return {}
     if plan.by_cells:
         return cellplan.costs(plan)
+    if plan.by_graph:
+        return graphplan.costs(traits, plan)
     return _costs(traits, plan.selections, plan.k, plan.n_probes)
 
 
@@ -62,7 +66,7 @@ def _costs(traits: IndexTraits, selections: Sequence[Selection], k: int, n_probe
     if is_long(traits.n_bits) and _has_blocks(selections):
         n_survivors = int(tuning().cascade_survivor_share * n_rows) + min(n_rows, 2 * k)
         by_mode["cascade"] = Cost(n_rows, n_rows * prefix_bytes + n_survivors * (code_bytes - prefix_bytes))
-    if traits.buckets is not None:
+    if traits.buckets is not None and MAKERS[traits.buckets].has_hamming_order:
         parts = [
             Cost(s.n_scanned, s.n_scanned * code_bytes)
             if s.buckets is None
@@ -85,7 +89,7 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         raise ValueError(
             'rerank="exact" needs vectors, but this index keeps codes only: make it with vectors="float32"'
         )
-    if rerank == "asymmetric" and not traits.can_estimate:
+    if rerank == "asymmetric" and not traits.can_estimate and traits.buckets != "graph":
         raise ValueError('rerank="asymmetric" needs a linear encoder, and that of this index is not: use rerank=None')
     if n_candidates is not None and rerank is None:
         raise ValueError("n_candidates is the number of re-ranked rows, but rerank is None")
@@ -99,6 +103,8 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         raise ValueError(f"n_probes is the number of buckets visited, but mode is {mode!r}")
     if traits.buckets == "cells":
         cellplan.refuse(traits, request)
+    if traits.buckets == "graph":
+        graphplan.refuse(traits, request)
 
 
 class _Draft(NamedTuple):
@@ -179,6 +185,7 @@ class _Draft(NamedTuple):
         if request.n_probes is not None:
             return "buckets", f"n_probes = {request.n_probes:,}"
         maker = None if traits.buckets is None else MAKERS[traits.buckets]
+        maker = maker if maker is not None and maker.has_hamming_order else None
         has_buckets = any(selection.buckets is not None for selection in self.selections)
         n_wanted = self.k if rerank is None else n_candidates or self._enough
         if maker is not None and maker.is_exact and has_buckets and n_wanted <= tuning().most_substring_results:

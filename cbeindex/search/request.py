@@ -118,7 +118,7 @@ class IndexTraits(NamedTuple):
     ----------
     n_bits : int
     metric : {"hamming", "cosine", "l2", "ip"}
-    buckets : {None, "substrings", "clusters", "cells"}
+    buckets : {None, "substrings", "clusters", "cells", "graph"}
     dim : int
         Length of vectors, 0 for an index of codes.
     is_fitted : bool

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -20,6 +20,8 @@ from ..distances.codec import Codec
 from ..distances.estimator import SCALARS
 from ..distances.metrics import Metric
 from ..distances.residuals import residual_column
+from ..distances.vertices import VertexShape
+from ..encoders import Encoder
 from ..errors import CorruptIndexFileError
 from .rowstore import RowStore
 from .segment import Arranger
@@ -80,6 +82,8 @@ class Ingest:
         Bits a dimension of residual codes, None if there are no such codes.
     keeps_codes : bool
         Whether Hamming codes are stored, and the scalars that they need.
+    has_vertices : bool
+        Whether vertices of a graph are stored.
     """
 
     dim: int
@@ -90,6 +94,7 @@ class Ingest:
     keeps_sparse: bool = False
     cell_bits: int | None = None
     keeps_codes: bool = True
+    has_vertices: bool = False
 
     @property
     def code_bits(self) -> int:
@@ -102,9 +107,29 @@ class Ingest:
         columns = dict(SCALARS) if self.keeps_codes else {}
         if self.cell_bits is not None:
             columns["residuals"] = residual_column(self.n_bits, self.cell_bits)
+        if self.has_vertices:
+            columns["vertices"] = VertexShape.of(self.dim, self.n_bits).column
         if self.vectors is not None:
             columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)
         return columns
+
+    @property
+    def record_bytes(self) -> int:
+        """Bytes of a row in a graph."""
+        return VertexShape.of(self.dim, self.n_bits).record_bytes
+
+    def codec_of(self, encoder: Encoder) -> Codec:
+        """Return the codec of a fitted encoder, without centres of cells."""
+        codec = Codec.of(encoder, self.metric)
+        return codec.with_vertices() if self.has_vertices else codec
+
+    def fitted_to(self, codec: Codec) -> Ingest:
+        """Return what an index with this codec stores."""
+        if self.buckets is None:
+            return self
+        if codec.residuals is not None:
+            return replace(self, buckets=self.buckets.with_codec(codec.residuals), cell_bits=codec.residuals.bits)
+        return self if codec.vertices is None else replace(self, buckets=self.buckets.with_codec(codec.vertices))
 
     def code_store(self) -> RowStore:
         """Make an empty store of codes."""

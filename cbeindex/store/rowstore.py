@@ -1,7 +1,8 @@
 """The rows of an index: immutable segments, and a buffer for new rows.
 
 New rows go to the buffer. A full buffer becomes a segment and gets its buckets then. A new segment is merged with the
-segments before it that are not much larger, so that there are few segments. A writer changes nothing that a reader can
+segments before it that are not much larger, so that there are few segments; with graphs, which take long to make, as
+soon as there are several of them. A writer changes nothing that a reader can
 see: it writes behind the rows in use, or to new arrays, and then replaces the contents in one step. So readers never
 wait, and no search sees half of a change.
 """
@@ -215,7 +216,8 @@ class RowStore:
     def most_segments(self, n_rows: int) -> int:
         """Return the most segments that `n_rows` rows can be in, allowing for other limits on segment size.
 
-        Of two adjacent segments, the first has at least twice the rows of the second, or both together are large.
+        Of two adjacent segments, the first has at least twice the rows of the second, or both together are large. Where
+        more segments are joined at a time, that many are similar at most.
         """
         return 64 + n_rows // min(64, max(1, self._large_rows // 16))
 
@@ -241,15 +243,25 @@ class RowStore:
         return self._sealed(segments, contents.next_id)
 
     def _with_segment(self, contents: _Contents, segment: Segment) -> tuple[Segment, ...]:
-        """Append a segment, merged with the segments before it that are not much larger."""
+        """Append a segment, merged with the segments before it that are not much larger, if there are enough."""
         before = [part for part in contents.sealed if part.n_rows > part.n_removed]
         parts = [segment]
-        n_rows = segment.n_rows
-        while before and before[-1].n_rows < 2 * n_rows and before[-1].n_rows + n_rows <= self._large_rows:
-            parts.insert(0, before.pop())
-            n_rows += parts[0].n_rows
+        n_rows, n_least = segment.n_rows, 1 if self.buckets is None else self.buckets.join_width - 1
+        while len(near := self._similar(before, n_rows)) >= n_least:
+            parts[:0], before = near, before[: -len(near)]
+            n_rows += sum(part.n_rows for part in near)
         joined = self._joined(parts, contents.next_id) if len(parts) > 1 else segment
         return (*before, self._arranged(joined))
+
+    def _similar(self, before: list[Segment], n_rows: int) -> list[Segment]:
+        """Return the last segments that are not much larger than `n_rows` rows, and are not large with them."""
+        n_similar, first = 0, len(before)
+        while first and before[first - 1].n_rows < 2 * n_rows:
+            n_similar += before[first - 1].n_rows
+            if n_similar + n_rows > self._large_rows:
+                break
+            first -= 1
+        return before[first:]
 
     def _arranged(self, segment: Segment) -> Segment:
         """Return the segment with buckets, if the store has any."""

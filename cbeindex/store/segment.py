@@ -30,9 +30,10 @@ class Arranger(Protocol):
     """Makes buckets."""
 
     uses_residuals: ClassVar[bool]
+    join_width: ClassVar[int]
 
     def with_codec(self, codec: Any) -> Arranger:
-        """Return the arranger of an index whose residual codec is fitted."""
+        """Return the arranger of an index whose codec of residuals or vertices is fitted."""
 
     def arrange(self, segment: Segment) -> Segment:
         """Return the segment with buckets, in the row order that they need. Small segments are returned unchanged."""

@@ -41,7 +41,7 @@ class IndexState(NamedTuple):
         """Make the state of an index without rows; `encoder` is fitted, or None."""
         if encoder is None or ingest.cell_bits is not None:  # centres of cells come from the first rows
             return cls(ingest, None, ingest.vector_store())
-        return cls(ingest, Codec.of(encoder, ingest.metric), ingest.code_store())
+        return cls(ingest, None, ingest.vector_store()).with_codec(ingest.codec_of(encoder))
 
     @property
     def encoder(self) -> Encoder | None:
@@ -132,17 +132,14 @@ class IndexState(NamedTuple):
 
     def _codec_of(self, encoder: Encoder, sample: VectorRows) -> Codec:
         """Return the codec of a fitted encoder, with centres of a sample if the index has cells."""
-        codec = Codec.of(encoder, self.ingest.metric)
+        codec = self.ingest.codec_of(encoder)
         if self.ingest.cell_bits is None:
             return codec
         return codec.with_residuals(self.ingest.metric.prepare(sample), self.ingest.cell_bits)
 
     def with_codec(self, codec: Codec) -> IndexState:
         """Return the state of an index without rows whose codec is fitted."""
-        ingest = self.ingest
-        if ingest.buckets is not None and codec.residuals is not None:
-            buckets = ingest.buckets.with_codec(codec.residuals)
-            ingest = replace(ingest, buckets=buckets, cell_bits=codec.residuals.bits)
+        ingest = self.ingest.fitted_to(codec)
         return IndexState(ingest, codec, ingest.code_store())
 
     def merge(self, other: IndexState, prototype: Encoder) -> IndexState:

@@ -8,20 +8,24 @@ from ..._core.checks import as_choice, as_count
 from .base import BucketMaker, Buckets
 from .cellmaker import CellMaker
 from .clusters import Cells, Clusters
+from .graphmaker import GraphMaker
+from .graphs import VertexGraph
 from .residualcells import ResidualCells
 from .substrings import Substrings, Tables
 
-MAKERS: dict[str, type[BucketMaker]] = {"substrings": Substrings, "clusters": Clusters, "cells": CellMaker}
+MAKERS: dict[str, type[BucketMaker]] = {
+    "substrings": Substrings, "clusters": Clusters, "cells": CellMaker, "graph": GraphMaker,
+}  # fmt: skip
 """All kinds of buckets, by the names that users give."""
 
 KINDS = tuple(MAKERS)
 
-CODE_KINDS = tuple(kind for kind, maker in MAKERS.items() if not maker.uses_residuals)
+CODE_KINDS = tuple(kind for kind, maker in MAKERS.items() if not maker.needs_vectors)
 """Kinds of buckets that need nothing but Hamming codes."""
 
 __all__ = [
-    "CODE_KINDS", "KINDS", "MAKERS", "BucketMaker", "Buckets", "CellMaker", "Cells", "Clusters", "ResidualCells",
-    "Substrings", "Tables", "bucket_maker",
+    "CODE_KINDS", "KINDS", "MAKERS", "BucketMaker", "Buckets", "CellMaker", "Cells", "Clusters", "GraphMaker",
+    "ResidualCells", "Substrings", "Tables", "VertexGraph", "bucket_maker",
 ]  # fmt: skip
 
 

@@ -165,6 +165,15 @@ class BucketMaker(ABC):
     uses_residuals: ClassVar[bool] = False
     """Whether buckets are made of residual codes. Then rows in the buffer and small segments have buckets too."""
 
+    needs_vectors: ClassVar[bool] = False
+    """Whether buckets need more of a row than its Hamming code."""
+
+    has_hamming_order: ClassVar[bool] = True
+    """Whether buckets find rows that are near in Hamming distance."""
+
+    join_width: ClassVar[int] = 2
+    """Segments of similar size that are joined at a time."""
+
     def with_codec(self, codec: Any) -> Self:
         """Return the maker of an index whose residual codec is fitted."""
         return self

@@ -65,6 +65,8 @@ class CellMaker(BucketMaker):
     can_estimate: ClassVar[bool] = True
     uses_margins: ClassVar[bool] = False
     uses_residuals: ClassVar[bool] = True
+    needs_vectors: ClassVar[bool] = True
+    has_hamming_order: ClassVar[bool] = False
 
     @classmethod
     def from_options(cls, n_bits: int, options: dict[str, int]) -> Self:

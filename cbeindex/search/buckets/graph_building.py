@@ -16,10 +16,13 @@ from ... import kernels
 from ..._core.progress import part_bar
 from ..._core.threads import for_each_chunk
 from ..._core.tuning import tuning
-from ..._core.typing import Keys, Projections, Rows
+from ..._core.typing import Floats, Keys, Rows
+from ...distances.vertices import VertexCodec
 
 DEGREE = 32
 _NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
+# Norms that differ by less are equal but for rounding.
+_NORM_ROUNDING = 1e-5
 # Rows that a thread takes at a time.
 _CHUNK = 512
 
@@ -59,18 +62,25 @@ class GraphBuilder:
 
     Parameters
     ----------
-    projections : float32 array of shape (n, n_blocks * dim)
-        Projections of the centred rows by `n_blocks` isometries of `dim` columns. Distances are those of the first.
-    n_blocks : int
+    codec : VertexCodec
+    column : uint8 array of shape (n, bytes of a vertex)
     seed : int
         Seed of the leaders of partitions, of random edges and of the entries.
     n_threads : int
     """
 
-    def __init__(self, projections: Projections, n_blocks: int, seed: int, n_threads: int) -> None:
-        self._n, n_values = projections.shape
-        self._dim, self._n_blocks, self._n_threads = n_values // n_blocks, n_blocks, n_threads
-        self._projections = _padded(projections)
+    def __init__(self, codec: VertexCodec, column: NDArray[np.uint8], seed: int, n_threads: int) -> None:
+        self._n, self._shape, self._n_threads, self._column = len(column), codec.shape, n_threads, column
+        self._norms = codec.heads_of(column).norms
+        self._has_lifts = bool(self._norms.min() < (1 - _NORM_ROUNDING) * self._norms.max())
+        n_values = codec.shape.n_levels + self._has_lifts
+        self._points = codec.decode(column, n_threads, -(-n_values // 16) * 16)
+        self._projections = codec.code_projections(self._points, n_threads)
+        if self._has_lifts:  # the coordinate that makes products distances, behind the last projection
+            if self._projections is self._points:
+                self._projections = self._points.copy()
+            self._points[:, n_values - 1] = np.sqrt(self._norms.max() - self._norms)
+        self._rows = self._points, n_values
         self._random = np.random.default_rng(seed)
 
     def build(self) -> Graph:
@@ -80,16 +90,18 @@ class GraphBuilder:
         far = self._random.integers(0, self._n, (self._n, DEGREE), dtype=np.int32)
         with part_bar(self._n * (options.graph_partitions + 3 * (1 + options.graph_rounds)), "rows") as advance:
             candidates = self._candidates(far[:, : options.graph_far_candidates], advance)
-            graph = self._link(lambda start, stop: candidates[start:stop], entries, far, advance)
+            neighbours = self._link(lambda start, stop: candidates[start:stop], entries, far, advance)
             for _ in range(options.graph_rounds):
-                graph = self._link(self._walks(graph, candidates), entries, far, advance)
-        return graph
+                # Walks towards rows look for near ones, whatever products they have.
+                graph = self._write(neighbours, entries, np.zeros_like(self._norms), advance)
+                neighbours = self._link(self._walks(graph, candidates), entries, far, advance)
+            return self._write(neighbours, entries, self._norms, advance)
 
     def _link(
         self, find: Callable[[int, int], NDArray[np.int32]], entries: Rows, far: NDArray[np.int32],
         advance: Callable[[int], object],
-    ) -> Graph:  # fmt: skip
-        """Make a graph from candidates: `find(start, stop)` returns those of some rows."""
+    ) -> NDArray[np.int32]:  # fmt: skip
+        """Choose neighbours among candidates: `find(start, stop)` returns those of some rows."""
         kept = np.empty((self._n, DEGREE), dtype=np.int32)
         near = np.empty((self._n, tuning().graph_near_rows), dtype=np.int32)
 
@@ -99,26 +111,22 @@ class GraphBuilder:
         self._for_rows(prune, advance)
         neighbours = self._both_ways(kept, near, far, advance)
         kernels.reaching.connect(entries, neighbours)
-        return self._write(neighbours, entries, advance)
+        return neighbours
 
     def _walks(self, graph: Graph, candidates: NDArray[np.int32]) -> Callable[[int, int], NDArray[np.int32]]:
         """Return a function that adds the vertices at which walks towards rows have been to their candidates."""
         beam = tuning().graph_building_beam
-        n_bits = self._n_blocks * self._dim
+        n_bits, n_levels = self._shape.n_code_bits, self._shape.n_levels
 
         def find(start: int, stop: int) -> NDArray[np.int32]:
-            found = np.empty((stop - start, kernels.graphsearch.most_steps(beam)), dtype=np.int32)
+            found = np.empty((stop - start, kernels.graphsearch.most_steps(beam, self._n)), dtype=np.int32)
             kernels.graphsearch.walk_towards_rows(
-                self._projections, n_bits, self._dim, start, stop, graph.records, graph.entries, beam, found
+                self._projections, n_bits, n_levels, start, stop, graph.records, graph.entries, beam, found
             )
             n_most = int((found >= 0).sum(axis=1).max())
             return np.concatenate([candidates[start:stop], found[:, :n_most]], axis=1)
 
         return find
-
-    @property
-    def _rows(self) -> tuple[Projections, int]:
-        return self._projections, self._dim
 
     def _for_rows(self, task: Callable[[int, int], object], advance: Callable[[int], object]) -> None:
         """Call `task(start, stop)` for all rows, on several threads."""
@@ -206,13 +214,17 @@ class GraphBuilder:
         self._for_rows(task, advance)
         return neighbours
 
-    def _write(self, neighbours: NDArray[np.int32], entries: Rows, advance: Callable[[int], object]) -> Graph:
-        """Write the records."""
-        layout = self._projections.shape[1], self._dim
+    def _write(
+        self, neighbours: NDArray[np.int32], entries: Rows, norms: Floats, advance: Callable[[int], object]
+    ) -> Graph:
+        """Write the records of vertices with these norms."""
+        n_blocks, layout = self._shape.n_blocks, (self._shape.n_columns, self._shape.n_levels)
         records = kernels.records.make_records(self._n, *layout)
 
         def task(start: int, stop: int) -> None:
-            kernels.records.write_records(*self._rows, self._n_blocks, neighbours, start, stop, records)
+            kernels.records.write_records(
+                self._projections, n_blocks, self._column, norms, neighbours, start, stop, records
+            )
 
         self._for_rows(task, advance)
         middle = int(np.einsum("ij,ij->i", self._projections, self._projections).argmin())
@@ -220,15 +232,5 @@ class GraphBuilder:
         entry[0] = records[middle]
         numbers = np.full(DEGREE, -1, dtype=np.int32)
         numbers[: len(entries)] = entries
-        kernels.records.write_neighbours(self._projections, middle, numbers, self._n_blocks, entry, 0)
-        return Graph(records, entry, self._projections.shape[1])
-
-
-def _padded(projections: Projections) -> Projections:
-    """Return projections with zeros up to a multiple of 16 columns."""
-    n, n_values = projections.shape
-    if n_values % 16 == 0:
-        return projections
-    padded = np.zeros((n, -(-n_values // 16) * 16), dtype=np.float32)
-    padded[:, :n_values] = projections
-    return padded
+        kernels.records.write_neighbours(self._projections, norms, middle, numbers, n_blocks, entry, 0)
+        return Graph(records, entry, self._shape.n_columns)

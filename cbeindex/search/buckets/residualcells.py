@@ -21,6 +21,7 @@ from ..._core.checks import as_count
 from ..._core.tuning import tuning
 from ..._core.typing import Arrays, Floats, Rows
 from ...data.codes import CodeRows
+from ...distances.metrics import squares
 from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
 from ...errors import CorruptIndexFileError
@@ -198,8 +199,9 @@ class ResidualCells(Buckets):
             raise ValueError(f"records of cells must ascend from 0 to {len(records)}, as many as hold their rows")
         centroids = read("centroids", np.float32, n_cells, codec.width)
         centres = read("centres", np.uint8, n_cells)
-        if not np.isfinite(centroids).all() or centres.max(initial=0) >= len(codec.centres):
-            raise ValueError("centroids of cells must be finite, and their centres those of the index")
+        longest = squares(centroids).max(initial=0)
+        if not longest <= _LARGEST or centres.max(initial=0) >= len(codec.centres):
+            raise ValueError("centroids of cells must be short and finite, and their centres those of the index")
         given = described["n_probes"]
         if not isinstance(given, list) or len(given) != len(N_NEAREST):
             raise ValueError(f"n_probes must be a list of {len(N_NEAREST)} numbers, got {given!r}")
@@ -233,5 +235,5 @@ class ResidualCells(Buckets):
         return expected
 
 
-# The largest magnitude of a number of a row: squared norms are up to 1e36.
+# The largest magnitude of a number of a row, and of the squared norm of a centroid: squared norms are up to 1e36.
 _LARGEST = 1e37

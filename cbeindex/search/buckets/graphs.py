@@ -1,0 +1,158 @@
+"""Graphs of residual codes: a search walks from row to row towards the query.
+
+Every row of a segment is a vertex with 32 neighbours. Its record holds the codes of their residuals, so that one step
+of a walk estimates 32 distances (`kernels/records.py`). Rows stay in the order of ids. A row is encoded once, when it
+is added (`distances/vertices.py`), and segments are joined without vectors.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from typing import Any, ClassVar, Self
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..._core.checks import as_count
+from ..._core.tuning import tuning
+from ..._core.typing import Arrays
+from ...data.codes import CodeRows
+from ...distances.vertices import RecordVertices, VertexCodec
+from ...errors import CorruptIndexFileError
+from ..plan import Cost, Plan
+from ..queries import CodeQueries
+from ..view import View
+from .base import ArrayReader, BucketResult, Buckets
+from .graph_building import DEGREE, neighbours_of
+
+N_NEAREST = (10, 100, 1000)
+"""Numbers of nearest rows for which the default beam is measured."""
+
+# The largest magnitude of a number of a record: squared norms are up to 1e36.
+_LARGEST = 1e37
+
+
+@dataclass(frozen=True)
+class VertexGraph(Buckets):
+    """The graph of a segment.
+
+    Attributes
+    ----------
+    codec : VertexCodec
+    records : uint8 array of shape (n_rows, bytes of a record)
+    entries : uint8 array of shape (1, bytes of a record)
+        The record whose neighbours walks start from.
+    longest : float
+        Norm of the longest row where products count.
+    beams : tuple of int
+        Beams with which walks find most of the 10, 100 and 1,000 nearest rows.
+    """
+
+    codec: VertexCodec
+    records: NDArray[np.uint8]
+    entries: NDArray[np.uint8]
+    longest: float
+    beams: tuple[int, ...]
+
+    kind: ClassVar[str] = "graph"
+    stores_codes_by_row: ClassVar[bool] = False
+    reorders_rows: ClassVar[bool] = False
+    stored_columns: ClassVar[tuple[str, ...]] = ("vertices",)
+
+    @property
+    def n_rows(self) -> int:
+        """Number of rows."""
+        return len(self.records)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of the records."""
+        return self.records.nbytes + self.entries.nbytes
+
+    def columns(self) -> dict[str, Any]:
+        """Return the column of a segment that records hold."""
+        return {"vertices": RecordVertices(self.records, self.codec.shape)}
+
+    # --- planner ---
+
+    def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
+        """Return the steps of a walk, each of which reads a record."""
+        beam = self.beam(k, n_probes, self.n_rows)
+        if beam == 0:
+            return Cost(self.n_rows, self.n_rows * self.codec.shape.column.row_bytes)
+        return Cost(beam, beam * self.records.shape[1])
+
+    def default_beam(self, k: int) -> int:
+        """Return the beam for `k` results."""
+        if k > N_NEAREST[-1]:
+            wanted = self.beams[-1] * k / N_NEAREST[-1]
+        else:
+            wanted = math.exp(np.interp(math.log(k), np.log(N_NEAREST), np.log(self.beams)))
+        return max(k, math.ceil(wanted - 1e-9))  # rounding of logarithms must not add a vertex
+
+    # --- search ---
+
+    def beam(self, k: int, n_probes: int | None, n_visible: int) -> int:
+        """Return the beam for `k` of the rows that may be results; 0 where a scan takes no longer than a walk."""
+        beam = n_probes or -(-self.default_beam(k) * self.n_rows // max(1, n_visible))
+        return 0 if beam * tuning().graph_step_rows > self.n_rows else min(beam, self.widest_beam)
+
+    @property
+    def widest_beam(self) -> int:
+        """The beam beyond which a scan is faster; at most one that has room for all edges."""
+        least = max(1, tuning().graph_step_rows)
+        return max(1, self.n_rows // least) if tuning().graph_step_rows else (DEGREE + 1) * self.n_rows + DEGREE
+
+    def nearest(self, view: View, queries: CodeQueries, plan: Plan) -> BucketResult | None:
+        """Return None: Hamming order does not follow the graph, so that the rows are to be scanned."""
+        return None
+
+    # --- index file ---
+
+    def describe(self) -> dict[str, Any]:
+        """Describe the graph apart from its records."""
+        return {"longest": self.longest, "beams": list(self.beams)}
+
+    def to_arrays(self) -> Arrays:
+        """Return the records."""
+        return {"records": self.records, "entries": self.entries}
+
+    @classmethod
+    def from_arrays(cls, described: dict[str, Any], read: ArrayReader, maker: Any, n_rows: int) -> Self:
+        """Rebuild a graph from a file. Neighbours are checked by the walks that meet them."""
+        codec: VertexCodec | None = maker.codec
+        if codec is None:
+            raise ValueError("a graph must not be in an index that is not fitted")
+        size, longest, beams = codec.shape.record_bytes, described["longest"], described["beams"]
+        if type(longest) is not float or not 0 <= longest <= _LARGEST:
+            raise ValueError(f"the longest row of a graph must have a norm from 0 to {_LARGEST:g}, got {longest!r}")
+        if not isinstance(beams, list) or len(beams) != len(N_NEAREST):
+            raise ValueError(f"beams must be a list of {len(N_NEAREST)} numbers, got {beams!r}")
+        checked = tuple(as_count(beam, "beam", most=2**31 - 1) for beam in beams)
+        return cls(codec, read("records", np.uint8, n_rows, size), read("entries", np.uint8, 1, size), longest, checked)
+
+    def check(self, codes: CodeRows) -> None:
+        """Raise CorruptIndexFileError if records hold values that no save writes."""
+        step = max(1, tuning().verify_rows // DEGREE)
+        for start in range(0, self.n_rows, step):
+            self._check_records(self.records[start : start + step])
+        self._check_records(self.entries)
+
+    def _check_records(self, records: NDArray[np.uint8]) -> None:
+        shape = self.codec.shape
+        neighbours = neighbours_of(records, shape.n_columns)
+        is_absent = neighbours == -1
+        if ((neighbours < 0) & ~is_absent).any() or neighbours.max(initial=-1) >= self.n_rows:
+            raise CorruptIndexFileError(f"neighbours in a graph must be below {self.n_rows}")
+        start = 4 * shape.n_columns
+        numbers = np.ascontiguousarray(records[:, start : start + 8 * DEGREE]).view("<f4").reshape(-1, 2, DEGREE)
+        factors, offsets = np.where(is_absent, 0, numbers[:, 0]), np.where(is_absent, 0, numbers[:, 1])
+        if not np.isposinf(numbers[:, 1][is_absent]).all():
+            raise CorruptIndexFileError("neighbours that a graph does not have must be infinitely far")
+        heads = np.stack(self.codec.heads_of(records[:, shape.vertex_at :]))
+        for values in (factors, offsets, heads):
+            if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST:
+                raise CorruptIndexFileError("numbers of a graph must be finite and in range")
+        if (factors < 0).any() or (heads < 0).any():
+            raise CorruptIndexFileError("factors, scales and norms in a graph must not be negative")

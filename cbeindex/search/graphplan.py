@@ -1,0 +1,96 @@
+"""Plans of searches that walk through graphs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+
+from .._core.tuning import tuning
+from ..distances.vertices import VertexShape
+from .plan import Cost, Plan, Selection
+from .request import IndexTraits, SearchRequest
+
+
+def is_by_graph(traits: IndexTraits, request: SearchRequest) -> bool:
+    """Return whether a search compares the vertices of a graph, and not Hamming codes."""
+    return traits.buckets == "graph" and request.rerank is not None and request.mode != "cascade"
+
+
+def refuse(traits: IndexTraits, request: SearchRequest) -> None:
+    """Raise ValueError for an option that an index with graphs cannot honour."""
+    by_graph = is_by_graph(traits, request)
+    if not by_graph and not traits.keeps_codes:
+        what = 'mode="cascade"' if request.mode == "cascade" else "rerank=None"
+        raise ValueError(f"{what} needs Hamming codes, but this index was made with hamming=False")
+    if not by_graph and request.mode == "buckets":
+        raise ValueError('mode="buckets" walks through graphs, which have no Hamming order: use another rerank or mode')
+    if not by_graph and request.n_probes is not None:
+        raise ValueError("n_probes is the beam of a walk, and Hamming distances are searched without graphs")
+    if by_graph and request.n_candidates is not None and not _reads_vectors(traits, request):
+        raise ValueError("n_candidates is the number of exact distances, but all distances are those of levels")
+
+
+def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int) -> Plan:
+    """Plan a search of graphs."""
+    reasons = []
+    rerank = "exact" if _reads_vectors(traits, request) else "asymmetric"
+    if request.rerank == "auto":
+        why = "vectors" if rerank == "exact" else "no vectors but 8 bits a dimension"
+        reasons.append(f"rerank={rerank!r}, because the index keeps {why}")
+    mode, why = _choose_mode(traits, request, selections, k)
+    reasons.append(f"{mode}, because {why}")
+    n_candidates = None
+    if rerank == "exact":
+        more = max(tuning().least_graph_candidates, math.ceil(tuning().graph_candidate_share * k))
+        n_candidates = request.n_candidates or k + more
+        reasons.append(f"the nearest {n_candidates:,} by 8 bits a dimension are read")
+    return Plan(
+        mode,
+        rerank,
+        k,
+        n_candidates,
+        n_candidates or 0,
+        request.n_probes,
+        estimates=True,
+        reason="; ".join(reasons),
+        selections=tuple(selections),
+        by_graph=True,
+    )
+
+
+def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
+    """Estimate what each mode costs for the rows that a plan selects."""
+    row_bytes = VertexShape.of(traits.dim, traits.n_bits).column.row_bytes
+    n_all = sum(selection.n_scanned for selection in plan.selections)
+    by_mode = {"scan": Cost(n_all, n_all * row_bytes)}
+    graphs = [selection.buckets for selection in plan.selections if selection.buckets is not None]
+    if graphs:
+        some = [graph.expected_cost(plan.k, plan.n_probes, 0) for graph in graphs]
+        n_scanned = n_all - sum(graph.n_rows for graph in graphs)
+        by_mode["buckets"] = Cost(
+            n_scanned + sum(cost.rows for cost in some), n_scanned * row_bytes + sum(cost.bytes for cost in some)
+        )
+    return by_mode
+
+
+def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
+    return traits.keeps_vectors and request.rerank != "asymmetric"
+
+
+def _choose_mode(
+    traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int
+) -> tuple[str, str]:
+    """Return a mode, and why. Where no graph is worth a walk, that is a scan, also if walks were requested."""
+    if request.mode == "scan":
+        return "scan", "it was requested"
+    if request.ids.allow is not None and all(selection.rows is not None for selection in selections):
+        return "scan", "few rows are allowed"
+    graphs = [(s.buckets, s.n_visible) for s in selections if s.buckets is not None]
+    if not graphs:
+        return "scan", "there are too few rows for a graph" if selections else "there are no rows"
+    beams = [beam for graph, n in graphs if (beam := graph.beam(k, request.n_probes, n))]
+    if not beams:
+        beam = request.n_probes or max(graph.default_beam(k) for graph, _ in graphs)
+        return "scan", f"a walk with a beam of {beam:,} among the rows that may be results takes longer"
+    n_bytes = VertexShape.of(traits.dim, traits.n_bits).record_bytes
+    return "buckets", f"graphs with records of {n_bytes:,} bytes a row are walked with a beam of {max(beams):,}"
