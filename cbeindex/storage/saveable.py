@@ -12,7 +12,7 @@ from .._core.typing import Arrays
 from ..store.rowstore import RowStore
 from . import container
 from .archive import Archive
-from .settings import ENCODER_PREFIX, RESIDUALS_PREFIX
+from .settings import ENCODER_PREFIX, LEVELS_PREFIX, RESIDUALS_PREFIX
 from .values import reporting_damage
 
 
@@ -67,6 +67,7 @@ class Saveable(ABC):
         stored = archive.stored
         stored.check_mapped(ENCODER_PREFIX)
         stored.check_mapped(RESIDUALS_PREFIX)
+        stored.check_mapped(LEVELS_PREFIX)
         with reporting_damage(stored.path):
             index, rows = cls._from_content(stored.content, stored.arrays)
         archive.load_rows(rows)
