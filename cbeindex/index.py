@@ -17,6 +17,7 @@ from .data.ids import as_ids, is_id
 from .data.source import VectorSource
 from .data.sparserows import SparseRows
 from .distances.codec import Codec
+from .distances.kept import KINDS_OF_VECTORS
 from .distances.metrics import METRICS
 from .distances.residuals import default_bits
 from .distances.rotations import loses_nothing, rotation_length
@@ -40,8 +41,9 @@ from .storage.settings import (
     options_of,
     residuals_content,
 )
-from .store.ingest import KINDS_OF_VECTORS, Ingest, NewRows
+from .store.ingest import Ingest, NewRows
 from .store.rowstore import RowStore
+from .store.shrinking import shrunk
 from .store.state import IndexState, read_sample
 
 
@@ -429,6 +431,42 @@ class CBEIndex(Saveable):
             if self.is_fitted and self.vectors is None:
                 raise ValueError('refit needs vectors, but this index keeps codes only: make it with vectors="float32"')
             self._state = self._state.refitted(self._prototype)
+        return self
+
+    def shrink(self, vectors: str | None, *, n_threads: int | None = None) -> Self:
+        """Keep less of the vectors: another type of `vectors` that needs no more than the present one.
+
+        Codes, buckets and ids stay. Vectors of 8 bits are decoded and quantised anew to become those of 4 bits.
+        Searches see the old index until the new one is complete. The next `save` without a path writes the file anew;
+        until then it holds the old index. Needs memory for the new vectors beside the old ones.
+
+        Parameters
+        ----------
+        vectors : {"float16", "int8", "int4", None}
+            From "float32" over "float16", "int8" and "int4" to None, which keeps codes only. Sparse vectors become
+            "int8" or "int4" only if that takes less memory.
+        n_threads : int, optional
+            By default one for each core.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((2000, 100), dtype=np.float32)
+        >>> index = CBEIndex(100, vectors="float32").fit(X)
+        >>> ids = index.add(X)
+        >>> index.shrink("int4").vectors
+        'int4'
+        """
+        target = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS[:-1])
+        threads = as_n_threads(n_threads)
+        with self._lock, self._state.rows.lock:
+            state = shrunk(self._state, target, threads)
+            self._rewrites = self._rewrites or state is not self._state
+            self._state = state
         return self
 
     def stats(self) -> dict[str, Any]:

@@ -100,7 +100,8 @@ def test_decoded_rows_have_the_direction_of_their_levels_and_the_length_of_their
     decode_rows(column, which, rows.shape[1], bits, centres, decoded)
     at = centres[column[which, -1]]
     residuals = (rows[which] - at).astype(np.float64)
-    values = values_of_levels(levels_of(residuals, bits), bits)
+    levels = unpacked(column[which, : -(-rows.shape[1] * bits // 8)], bits, rows.shape[1])
+    values = values_of_levels(levels.astype(np.float64), bits)
     lengths = np.sqrt((residuals**2).sum(axis=1) / (values**2).sum(axis=1))[:, np.newaxis]
     np.testing.assert_allclose(decoded, (at + lengths * values)[:, :width], rtol=1e-5, atol=1e-5)
 

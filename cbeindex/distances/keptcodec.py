@@ -108,13 +108,11 @@ class KeptCodec:
         kernels.kept.values_of_kept(codes, 0, len(codes), self.bits, values)
         if self.in_cells:
             return values, residuals.numbers_of(column)
-        head = np.ascontiguousarray(column[:, :_HEAD]).view("<u4")
-        floats = np.ascontiguousarray(np.stack([head[:, 0], head[:, 1], head[:, 2] & _SPREAD])).view("<f4")
-        factors, offsets, spreads = floats.astype(np.float32, copy=False)
+        factors, offsets, spreads, centres = heads_of(column)
         f = factors.astype(np.float64) / residuals.factor_scale
         square = f**2 * squares(values) - spreads.astype(np.float64) ** 2 * max(1, residuals.n_bits - 1)
         lengths = np.sqrt(np.maximum(square, 0)).astype(np.float32)
-        return values, Numbers(factors, offsets, spreads, lengths, column[:, 8])
+        return values, Numbers(factors, offsets, spreads, lengths, centres)
 
     def numbers_of(self, column: NDArray[np.uint8]) -> Numbers:
         """Return the numbers of rows."""
@@ -167,6 +165,14 @@ class KeptCodec:
         factors = self.residuals.factor_scale * numbers.lengths.reshape(distances.shape)
         rounded: Floats = np.hypot(errors, (_QUERY_ROUNDING * largest * factors).astype(np.float32))
         return rounded
+
+
+def heads_of(column: NDArray[np.uint8]) -> tuple[Floats, Floats, Floats, NDArray[np.uint8]]:
+    """Return factors, offsets, spreads and centres of rows that have a column of their own."""
+    head = np.ascontiguousarray(column[:, :_HEAD]).view("<u4")
+    floats = np.ascontiguousarray(np.stack([head[:, 0], head[:, 1], head[:, 2] & _SPREAD])).view("<f4")
+    factors, offsets, spreads = floats.astype(np.float32, copy=False)
+    return factors, offsets, spreads, column[:, 8]
 
 
 def kept_bytes(n_levels: int, bits: int) -> int:

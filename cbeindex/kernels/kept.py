@@ -8,8 +8,9 @@ A row is stored as
                         the number of the centre
     levels  bytes       one byte a dimension (int8), or two dimensions a byte (4 bits), and zeros up to a multiple of 4
 
-The levels are those of the residual of the row relative to its centre (`quantising.py`, `residuals.py`). The distance
-of a query with the projections z is `offset + shift - factor * <z, values>`, with the shift of the query for the centre.
+The levels are those of the residual of the row relative to its centre (`quantising.py`, `residuals.py`). For a query
+with the projections z, the distance is `offset + shift - factor * <z, values>`, with the shift of the query for the
+centre.
 """
 
 from typing import Any, TypeAlias

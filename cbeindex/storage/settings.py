@@ -85,6 +85,12 @@ def load_levels(content: dict[str, Any], arrays: Arrays, n_levels: int) -> tuple
     return True, _checked_centres(arrays, _KEPT_CENTRES, n_levels)
 
 
+def n_kept_centres(arrays: Arrays) -> int:
+    """Return how many centres kept vectors of 4 or 8 bits have: their own, those of cells, or the mean alone."""
+    own = arrays.get(_KEPT_CENTRES, arrays.get(_CENTRES))
+    return 1 if own is None else len(own)
+
+
 def _checked_centres(arrays: Arrays, name: str, n_bits: int) -> Floats:
     """Return centres of residuals from a section of a file."""
     centres: Floats = as_array(arrays, name, np.float32, (None, n_bits))

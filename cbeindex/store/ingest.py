@@ -27,9 +27,6 @@ from ..errors import CorruptIndexFileError
 from .rowstore import RowStore
 from .segment import Arranger
 
-KINDS_OF_VECTORS = ("int4", "int8", "float16", "float32", "auto")
-"""Types of kept vectors, by what they take of a dense row; "auto" chooses one of them."""
-
 
 class NewRows(NamedTuple):
     """Vectors to be added, with checked arguments.

@@ -16,7 +16,10 @@ from .float32 import Float32Vectors
 from .levels import LevelVectors
 from .sparse import SparseVectors
 
-__all__ = ["Candidates", "ExactNearest", "KeptVectors", "kept_vectors"]
+__all__ = ["KINDS_OF_VECTORS", "Candidates", "ExactNearest", "KeptVectors", "kept_vectors"]
+
+KINDS_OF_VECTORS = ("int4", "int8", "float16", "float32", "auto")
+"""Types of kept vectors, by what they take of a dense row; "auto" chooses one of them."""
 
 
 def kept_vectors(vectors: Any, ids: Ids, metric: Metric, dim: int, codec: KeptCodec | None = None) -> KeptVectors:
