@@ -122,16 +122,15 @@ class LogReader:
         n_payload, sequence = _RECORD.unpack_from(head)
         head_crc, payload_crc = _CRCS.unpack_from(head, _RECORD.size)
         if crc32(head[: _RECORD.size]) != head_crc:
-            self._require_torn(n_left)
-            return None
+            return self._torn(_HEAD_BYTES)
         n_record = _HEAD_BYTES + n_payload + len(END)
         if n_record > n_left:
             return None
         payload = files.read_at(self._file, self.offset + _HEAD_BYTES, n_payload)
         end = files.read_at(self._file, self.offset + _HEAD_BYTES + n_payload, len(END))
-        if end != END and n_record == n_left:
-            return None
-        if end != END or crc32(payload) != payload_crc or sequence != self.sequence + 1:
+        if end != END:
+            return self._torn(n_record)
+        if crc32(payload) != payload_crc or sequence != self.sequence + 1:
             raise CorruptIndexFileError(f"{self.path}: record {self.sequence + 1} is damaged at byte {self.offset}")
         try:
             values, arrays = unpack(payload)
@@ -140,10 +139,12 @@ class LogReader:
         self.offset, self.sequence = self.offset + n_record, sequence
         return Record(sequence, values, arrays)
 
-    def _require_torn(self, n_left: int) -> None:
-        """Raise an error unless a wrong head is the last thing that was written when the machine stopped."""
-        if any(files.read_at(self._file, self.offset + _HEAD_BYTES, n_left - _HEAD_BYTES)):
+    def _torn(self, n_bytes: int) -> Record | None:
+        """Return None if `n_bytes` bytes were being written when the machine stopped; otherwise raise an error."""
+        start = self.offset + n_bytes
+        if any(files.read_at(self._file, start, files.size(self._file) - start)):
             raise CorruptIndexFileError(f"{self.path}: record {self.sequence + 1} is damaged at byte {self.offset}")
+        return None
 
 
 class Log:

@@ -191,7 +191,11 @@ class Shard:
             return index, sequence
         with self._lock:
             if self._index is None:
-                self._open()
+                try:
+                    self._open()
+                except BaseException:
+                    self.close()
+                    raise
             elif self.replica > 0:
                 self._follow(least)
             if self._sequence < least:
@@ -224,22 +228,20 @@ class Shard:
     def _load(self) -> None:
         """Load the index file, and the records of the log that the file does not hold."""
         for _ in range(_N_TRIES):
-            reader = LogReader(log_file(self.path))
+            if self._reader is not None:
+                self._reader.close()
+            self._reader = LogReader(log_file(self.path))
             slots = _slots(self.path)
             index = CBEIndex.load(self.path)
             if _slots(self.path) == slots:
                 break
-            reader.close()
         else:
             raise WriterConflictError(f"{self.path}: another process keeps changing the file; try again later")
-        records = list(reader.records())
-        saved = [r.sequence for r in records if r.values["kind"] == "save" and r.values["slots"] != slots]
+        records = list(self._reader.records())
+        saved = [r.sequence for r in records if _kind_of(r) == "save" and r.values.get("slots") != slots]
         self._tokens.clear()
         self._replay(index, records, max(saved, default=0))
-        if self._reader is not None:
-            self._reader.close()
-        self._reader, self._sequence = reader, reader.sequence
-        self._index = index
+        self._index, self._sequence = index, self._reader.sequence
 
     def _has_news(self) -> bool:
         """Whether the log holds records that this follower has not read."""
@@ -318,9 +320,9 @@ class Shard:
         self._sequence = self._log.append({"kind": "save", "slots": _slots(self.path)}, {})
         save()
         first = [{"kind": "tokens", "tokens": list(self._tokens)}]
-        log = Log.create(self._log.path, self._sequence, self._log.sync, first)
-        self._log.close()
-        self._log, self._sequence = log, log.sequence
+        old, self._log = self._log, Log.create(self._log.path, self._sequence, self._log.sync, first)
+        self._sequence = self._log.sequence
+        old.close()
 
     def _adopted(self, index: CBEIndex) -> CBEIndex:
         """Return the index with the common encoder."""

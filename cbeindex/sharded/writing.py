@@ -51,7 +51,8 @@ class Writer:
         elif not replace:
             in_use = self.contained(given)
             if in_use.any():
-                raise ValueError(f"id {take(given, np.flatnonzero(in_use)[:1])[0]!r} is in use; pass replace=True")
+                taken = take(given, np.flatnonzero(in_use)[:1])[0]
+                raise ValueError(f"id {taken} is taken; remove it first, or add with replace=True")
         if not index._view.manifest.fitted:
             self._fit_if_enough(X)
         options = {"replace": replace, **options}
