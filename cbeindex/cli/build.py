@@ -25,6 +25,7 @@ from .._core.tuning import tuning
 from .._core.typing import Ids
 from ..data.codes import n_words
 from ..data.ids import as_ids
+from ..data.inputs import Inputs
 from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
 from ..distances.metrics import METRICS
@@ -34,7 +35,6 @@ from ..search.buckets import KINDS as BUCKETS
 from ..storage import container
 from ..storage.layout import MAGIC
 from .arguments import FORMATS, count
-from .inputs import Inputs
 from .output import exiting_on_signals, size_text, temporary_folder
 
 _HELP = """\
@@ -168,12 +168,7 @@ def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> No
     """Fit an index to a random sample. The first rows would be a bad sample of a sorted file."""
     if inputs.n_rows < 2:
         return
-    if n_sample is None:
-        constants = tuning()
-        n_affordable = int(constants.cli_sample_bytes / max(1, inputs.row_bytes))
-        n_sample = max(constants.cli_least_sample_rows, min(constants.cli_sample_rows, n_affordable))
-    rng = np.random.default_rng(seed)
-    rows = np.sort(rng.choice(inputs.n_rows, min(n_sample, inputs.n_rows), replace=False, shuffle=False))
+    rows = inputs.sample_rows(n_sample, seed)
     sample = inputs.take(rows)
     with inputs.locating(rows):
         index.fit(sample)
