@@ -28,6 +28,8 @@ from ..data.ids import as_ids
 from ..data.inputs import Inputs
 from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
+from ..distances.kept import KINDS_OF_VECTORS
+from ..distances.keptcodec import KEPT_BITS
 from ..distances.metrics import METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
@@ -81,8 +83,9 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
-    vectors_help = "keep the vectors beside their codes, for exact distances (default: codes only)"
-    add("--vectors", dest="kept", choices=("float32", "float16"), help=vectors_help)
+    vectors_help = """keep the vectors beside their codes: float32 and float16 for exact distances, int8 and int4 (8 and
+        4 bits a value) for better estimates, auto for int8, or float32 if they are sparse (default: codes only)"""
+    add("--vectors", dest="kept", choices=KINDS_OF_VECTORS, help=vectors_help)
     buckets_help = """cells or clusters: scan only the nearest cells, for large indexes; substrings: find near
         duplicates fast (default: scan all codes)"""
     add("--buckets", choices=BUCKETS, help=buckets_help)
@@ -178,6 +181,8 @@ def _vector_bytes(block: Any, kept: str | None) -> int:
     """Return the bytes that the vectors of a block take in the index."""
     if kept is None:
         return 0
+    if kept in KEPT_BITS:
+        return int(np.prod(block.shape) * KEPT_BITS[kept] // 8)
     n_bytes = np.dtype(kept).itemsize
     return int(block.nnz * (n_bytes + 4) if is_sparse(block) else block.size * n_bytes)
 
