@@ -27,7 +27,7 @@ from ..data.codes import n_words
 from ..data.ids import as_ids
 from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
-from ..distances.metrics import METRICS
+from ..distances.metrics import METRIC_ALIASES, METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
 from ..search.buckets import KINDS as BUCKETS
@@ -78,7 +78,8 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
     add("--key", help="array of .npz files to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
-    add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
+    metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
+    add("--metric", choices=(*METRICS, *METRIC_ALIASES), metavar="NAME", default="cosine", help=metric_help)
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
     vectors_help = "keep the vectors beside their codes, for exact distances (default: codes only)"

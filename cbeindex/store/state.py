@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core.tuning import tuning
-from .._core.typing import Ids, Rows
+from .._core.typing import Codes, Ids, Rows
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
@@ -168,6 +168,16 @@ class IndexState(NamedTuple):
         ours, theirs = self.codec.residuals, other.codec.residuals
         is_equal = ours is None or (theirs is not None and np.array_equal(ours.centres, theirs.centres))
         return is_equal and (other.ingest.keeps_codes or not self.ingest.keeps_codes)
+
+    def codes_of(self, ids: Ids) -> Codes:
+        """Return the Hamming codes of `ids` as words. Raises ValueError if there are none, or an id is not present."""
+        if not self.ingest.keeps_codes:
+            raise ValueError("this index keeps no Hamming codes: make it with hamming=True")
+        if self.codec is None:
+            raise ValueError("vectors have no codes until the index is fitted: call fit(X), or add more vectors")
+        snapshot = self.rows.snapshot()
+        snapshot.require(ids)
+        return snapshot.codes_of(ids, self.ingest.code_bits)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
