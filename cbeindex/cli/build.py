@@ -30,7 +30,7 @@ from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
 from ..distances.kept import KINDS_OF_VECTORS
 from ..distances.keptcodec import KEPT_BITS
-from ..distances.metrics import METRICS
+from ..distances.metrics import METRIC_ALIASES, METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
 from ..search.buckets import KINDS as BUCKETS
@@ -80,7 +80,8 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
     add("--key", help="array of .npz files to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
-    add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
+    metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
+    add("--metric", choices=(*METRICS, *METRIC_ALIASES), metavar="NAME", default="cosine", help=metric_help)
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
     vectors_help = """keep the vectors beside their codes: float32 and float16 for exact distances, int8 and int4 (8 and

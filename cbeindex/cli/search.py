@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import CBEIndex
 from .._core.tuning import tuning
-from ..data.codes import n_bytes
 from ..data.inputs import Inputs
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
@@ -107,7 +106,7 @@ def _check_queries(index: Any, queries: Any, path: str) -> None:
     if isinstance(index, CBEIndex):
         VectorSource(queries, index.dim, path)
     else:
-        as_codes(queries, n_bytes(index.n_bits), path)
+        as_codes(queries, index.n_bits, path)
 
 
 def _search(index: Any, inputs: Inputs, k: int, options: dict[str, Any]) -> Iterator[_Results]:
