@@ -6,7 +6,9 @@ import sys
 from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
-NAMES = ("recall", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth", "files", "paper")
+NAMES = (
+    "recall", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth", "files", "paper",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

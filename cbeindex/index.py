@@ -9,16 +9,17 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._core.checks import as_choice, as_flag, as_real
+from ._core.checks import as_choice, as_flag, as_missing, as_real, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
-from ._core.typing import Arrays, Ids
-from .data.ids import as_ids, is_id
+from ._core.typing import Arrays, CodeBytes, Ids
+from .data.codes import to_bytes
+from .data.ids import as_ids, is_id, listed
 from .data.source import VectorSource
 from .data.sparserows import SparseRows
 from .distances.codec import Codec
 from .distances.kept import KINDS_OF_VECTORS
-from .distances.metrics import METRICS
+from .distances.metrics import METRICS, as_metric
 from .distances.residuals import default_bits
 from .distances.rotations import loses_nothing, rotation_length
 from .encoders import KINDS, CirculantEncoder, Encoder
@@ -61,7 +62,8 @@ class CBEIndex(Saveable):
         Length of the codes, below, at or above `dim`. By default `dim`.
     metric : {"cosine", "l2", "ip"}
         "cosine": 1 - cosine, where a zero vector has cosine 0 to all others. "l2": squared Euclidean distance. "ip":
-        1 - inner product.
+        1 - inner product. Names of other libraries are aliases: "angular" of "cosine", "euclidean" and "sqeuclidean" of
+        "l2", "dot" and "inner_product" of "ip". Distances are the same by either name.
     encoder : {"orthogonal", "random", "learned"} or Encoder
         A kind of `CirculantEncoder`, or an encoder. A fitted encoder is used as it is. Under "cosine" the encoder gets
         vectors of norm 1, so fit it on such vectors.
@@ -71,7 +73,8 @@ class CBEIndex(Saveable):
         vectors in 8 or 4 bits a dimension: their distances are estimates with standard errors, and `get` returns
         vectors that are about 1 % (8 bits) or 6 to 11 % (4 bits) of their length from the originals. Cells with codes
         of 4 bits, and graphs, keep such vectors as their own codes and store them once: a graph has 8 bits a dimension
-        for "int4" too. "auto": "int8", or "float32" if the first vectors are sparse.
+        for "int4" too. "auto": "int8", or "float32" if the first vectors are sparse. `np.float32` and `np.float16` are
+        as good as their names, and True is "float32".
     buckets : {None, "substrings", "clusters", "cells", "graph"}
         None: a search scans every code. "cells": rows near the same float centroid are stored contiguously, with codes
         of their residuals beside the Hamming codes, and a search visits the cells nearest the query. The fastest kind
@@ -111,7 +114,7 @@ class CBEIndex(Saveable):
         *,
         metric: str = "cosine",
         encoder: str | Encoder = "orthogonal",
-        vectors: str | None = None,
+        vectors: str | bool | type[np.generic] | np.dtype[Any] | None = None,
         buckets: str | None = None,
         seed: int = 0,
         n_tables: int | None = None,
@@ -120,7 +123,8 @@ class CBEIndex(Saveable):
         cell_bits: int | None = None,
         hamming: bool = True,
     ) -> None:
-        self.metric = as_choice(metric, "metric", tuple(METRICS))
+        self.metric = as_metric(metric)
+        vectors = dtype_name(vectors)
         kept = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS)
         if isinstance(encoder, str):
             self._prototype: Encoder = CirculantEncoder(dim, n_bits, as_choice(encoder, "encoder", KINDS), seed)
@@ -237,7 +241,7 @@ class CBEIndex(Saveable):
         int64 array of shape (n,)
         """
         source = VectorSource(X, self.dim)
-        checked_ids = None if ids is None else as_ids(np.atleast_1d(np.asarray(ids)), "ids", n=source.n_rows)
+        checked_ids = None if ids is None else as_ids(np.atleast_1d(listed(ids, "ids")), "ids", n=source.n_rows)
         replaces, threads = as_flag(replace, "replace"), as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
             new = NewRows(source, checked_ids, replaces, threads, advance)
@@ -389,19 +393,34 @@ class CBEIndex(Saveable):
         Vectors that are kept as "int8" or "int4" are decoded. `stats()["relative_error"]` is the root mean square of
         their distances to the vectors that were added, over the root mean square of the lengths of these.
         """
-        checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
+        given = listed(ids, "ids")
+        checked_ids = as_ids(np.atleast_1d(given), "ids")
         state = self._state
         snapshot = state.rows.snapshot()
         snapshot.require(checked_ids)
         found = state.vectors_of(checked_ids, snapshot)
         if isinstance(found, SparseRows):
             return found.to_csr(self.dim)
-        return found[0] if np.ndim(ids) == 0 else found
+        return found[0] if given.ndim == 0 else found
 
-    def remove(self, ids: ArrayLike) -> None:
-        """Remove vectors by id. An id that is not in the index is an error, and then nothing is removed."""
+    def codes(self, ids: ArrayLike) -> CodeBytes:
+        """Return the Hamming codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id.
+
+        The index must be fitted, and must keep Hamming codes.
+        """
+        given = listed(ids, "ids")
+        words = self._state.codes_of(as_ids(np.atleast_1d(given), "ids"))
+        codes = to_bytes(words, self.n_bits)
+        return codes[0] if given.ndim == 0 else codes
+
+    def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
+        """Remove vectors by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
+
+        With `missing="ignore"` such ids are ignored.
+        """
+        given, ignored = np.unique(as_ids(np.atleast_1d(listed(ids)), "ids")), as_missing(missing)
         with self._lock:
-            self._state.rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
+            self._state.rows.remove(given, ignore_missing=ignored)
 
     def merge(self, other: CBEIndex) -> None:
         """Add all vectors of another index with their ids. If an id is in use, nothing is added.

@@ -11,7 +11,7 @@ import numpy as np
 
 from .._core.threads import n_cores
 from .._core.tuning import tuning
-from .._core.typing import Ids, Rows, Vectors
+from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
@@ -180,6 +180,16 @@ class IndexState(NamedTuple):
             centres = None if other_kept is None else other_kept.residuals.centres
             is_equal &= centres is not None and np.array_equal(kept.residuals.centres, centres)
         return is_equal and (other.ingest.keeps_codes or not self.ingest.keeps_codes)
+
+    def codes_of(self, ids: Ids) -> Codes:
+        """Return the Hamming codes of `ids` as words. Raises ValueError if there are none, or an id is not present."""
+        if not self.ingest.keeps_codes:
+            raise ValueError("this index keeps no Hamming codes: make it with hamming=True")
+        if self.codec is None:
+            raise ValueError("vectors have no codes until the index is fitted: call fit(X), or add more vectors")
+        snapshot = self.rows.snapshot()
+        snapshot.require(ids)
+        return snapshot.codes_of(ids, self.ingest.code_bits)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
