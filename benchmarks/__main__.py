@@ -7,7 +7,8 @@ from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
 NAMES = (
-    "recall", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth", "files", "paper",
+    "recall", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth", "files",
+    "paper",
 )  # fmt: skip
 
 
