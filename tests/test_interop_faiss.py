@@ -235,6 +235,17 @@ def test_what_cannot_be_carried_over(call, error, message):
         call()
 
 
+class Named(BinaryIndex):
+    """An index whose ids are strings."""
+
+    ids = np.array(["a", "b"], dtype=object)
+
+
+def test_ids_that_are_strings_are_refused():
+    with pytest.raises(TypeError, match="a faiss index must have integers as ids, and those of this index are strings"):
+        interop.to_faiss(Named(64))
+
+
 def test_without_faiss(monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, "faiss", None)
     with pytest.raises(ModuleNotFoundError, match=r'needs faiss, .*pip install "cbeindex\[faiss\]"'):
