@@ -23,7 +23,9 @@ def _compiled(monkeypatch):
 
 
 def test_every_example_is_tested():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "docstrings.py", "near_duplicates.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "quickstart.py", "docstrings.py", "near_duplicates.py", "many_machines.py"
+    }  # fmt: skip
 
 
 def test_quickstart():
@@ -37,6 +39,16 @@ def test_quickstart():
 def test_near_duplicates():
     output = run("near_duplicates.py")
     assert "40 pairs of near duplicates, 40 were planted, the same: True" in output
+
+
+@pytest.mark.xdist_group("ray")
+def test_many_machines():
+    pytest.importorskip("ray")
+    output = run("many_machines.py")
+    assert "same answers: True" in output
+    assert "rows that were not saved are there: True" in output
+    assert "restarts: [1, 0], rows: 10,004" in output
+    assert "opened again: 10,004 rows" in output
 
 
 def test_docstrings(tmp_path):
