@@ -1,5 +1,7 @@
 """Settings of all tests: hypothesis profiles, and what a run of the kernels checks."""
 
+import asyncio
+import inspect
 import os
 from pathlib import Path
 
@@ -34,3 +36,13 @@ def cluster():
 
     with cluster_of(3) as started:
         yield started
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run tests that are coroutines, as those of langchain-tests, each in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

@@ -13,7 +13,6 @@ import numpy as np
 
 from .. import BinaryIndex
 from .._core.tuning import tuning
-from ..data.codes import n_bytes
 from ..data.inputs import Inputs
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
@@ -125,7 +124,7 @@ def write_results(index: Any, arguments: argparse.Namespace, options: dict[str, 
 def _check_queries(index: Any, queries: Any, path: str) -> None:
     """Raise an error that names the file if its queries have a wrong dtype or width."""
     if isinstance(index, BinaryIndex):
-        as_codes(queries, n_bytes(index.n_bits), path)
+        as_codes(queries, index.n_bits, path)
     else:
         VectorSource(queries, index.dim, path)
 
