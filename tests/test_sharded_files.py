@@ -285,7 +285,7 @@ def test_a_shard_that_dies_while_it_saves_loses_nothing(folder, monkeypatch, ste
         if step == "before the save":
             patch.setattr(CBEIndex, "save", die)
         elif step == "after the save":
-            patch.setattr(shard_module.Log, "create", die)
+            patch.setattr(Log, "create", die)
         else:
             close = Log.close
             patch.setattr(Log, "close", lambda log: die(close(log)))

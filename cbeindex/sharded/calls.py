@@ -18,7 +18,7 @@ from .workers import Workers
 
 PATIENCE_SECONDS = 120.0
 """How long a worker may be out of reach before a call without a timeout gives up."""
-HEDGE_SECONDS = 0.5
+HEDGE_SECONDS = 2.0
 """With replicas: how long a worker may take before the same question also goes to the next replica."""
 
 # Pauses between attempts to reach a worker that is being started.

@@ -141,12 +141,24 @@ class ShardedIndex:
         cls,
         folder: str | os.PathLike[str],
         *,
+        replicas: int | None = None,
         address: str | None = None,
         ray_options: dict[str, Any] | None = None,
     ) -> ShardedIndex:
-        """Open an index. Clients of one cluster share its workers."""
+        """Open an index. Clients of one cluster share its workers.
+
+        Parameters
+        ----------
+        folder : str or path-like
+        replicas : int, optional
+            Workers that hold the same shard, from now on. By default as many as before.
+        address, ray_options
+            As in `create`.
+        """
         root = str(Path(folder).resolve())
-        Manifest.read(root)
+        manifest = Manifest.read(root)
+        if replicas is not None:
+            manifest.changed(replicas=as_count(replicas, "replicas", most=MOST_REPLICAS)).write(root)
         owns_ray = start_ray(address)
         try:
             return cls(root, dict(ray_options or {}), owns_ray)
@@ -383,6 +395,7 @@ class ShardedIndex:
         self._is_closed = True
         if self._options.get("lifetime") != "detached":
             self._view.workers.stop()
+        self._coordinator = None
         if self._owns_ray:
             ray.shutdown()
 
