@@ -14,6 +14,7 @@ TESTED = {
     "docstrings.py",
     "from_faiss.py",
     "langchain_store.py",
+    "many_machines.py",
     "near_duplicates.py",
     "pgvector_table.py",
     "quickstart.py",
@@ -34,13 +35,7 @@ def _compiled(monkeypatch):
 
 
 def test_every_example_is_tested():
-<<<<<<< HEAD
     assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
-=======
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {
-        "quickstart.py", "docstrings.py", "near_duplicates.py", "many_machines.py"
-    }  # fmt: skip
->>>>>>> w-sharded
 
 
 def test_quickstart():
