@@ -63,7 +63,7 @@ def opened(folder, replica=0, **options):
 def content(shard):
     """All ids and vectors of a shard."""
     ids = shard.ids(0).value
-    return ids.tolist(), shard.call("get", 0, ids).value.tolist()
+    return ids.tolist(), shard.call("get", 0, ((ids,), {})).value.tolist()
 
 
 def add(shard, rows, token=None, **options):
@@ -369,7 +369,7 @@ def test_replicas_follow_the_log(folder):
     assert content(follower) == content(primary)
     primary.compact()
     sequence = add(primary, [2])
-    assert follower.call("search", sequence, X[2], 1).value.ids.tolist() == [2]
+    assert follower.call("search", sequence, ((X[2], 1), {})).value.ids.tolist() == [2]
     assert content(follower) == content(primary)
 
 
@@ -382,7 +382,7 @@ def test_a_lost_log_is_noticed(folder):
     log_file(shard.path).write_bytes(before)  # a machine that did not sync
     for replica in (0, 1):
         with pytest.raises(LostWritesError, match=f"up to number {sequence}, .* up to number {sequence - 1}"):
-            opened(folder, replica).call("search", sequence, X[0], 1)
+            opened(folder, replica).call("search", sequence, ((X[0], 1), {}))
 
 
 def test_two_workers_never_write_one_shard(folder, monkeypatch):
@@ -444,7 +444,7 @@ def test_a_shard_does_not_fit_itself(tmp_path):
     single = CBEIndex(DIM, encoder=template.encoder)
     single.add(many)
     for options in ({"rerank": None}, {"rerank": "asymmetric"}):
-        ours, theirs = shard.call("search", 0, X, 5, **options).value, single.search(X, 5, **options)
+        ours, theirs = shard.call("search", 0, ((X, 5), options)).value, single.search(X, 5, **options)
         np.testing.assert_array_equal(ours.ids, theirs.ids)
         np.testing.assert_array_equal(ours.distances, theirs.distances)
     shard.close()
@@ -541,7 +541,7 @@ def test_bytes_changed_in_a_log_are_damage_or_the_end(tmp_path_factory, data):
 
 def test_only_reading_methods_are_passed_on(folder):
     with pytest.raises(ValueError, match="name must be one of"):
-        opened(folder).call("save", 0)
+        opened(folder).call("save", 0, ((), {}))
 
 
 def test_a_folder_in_use_is_not_overwritten(folder, tmp_path):
