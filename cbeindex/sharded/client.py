@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from ray.exceptions import RayActorError, RayTaskError
 
 from .._core.checks import as_count, as_flag, as_positive
-from ..data.source import VectorSource
+from ..data.source import VectorSource, is_sparse
 from ..index import CBEIndex
 from ..search.results import RangeResult, SearchResult
 from .calls import PATIENCE_SECONDS, Call, Calls, Outcomes
@@ -263,7 +263,7 @@ class ShardedIndex:
         def read(view: View) -> Any:
             rows = rows_by_shard(checked, view.manifest.n_shards)
             calls = {
-                number: Call("call", ("get", self._least(view, number), take(checked, some)))
+                number: Call("call", ("get", self._least(view, number), ((take(checked, some),), {})))
                 for number, some in rows.items()
             }
             return merge_rows({n: r.value for n, r in view.calls.each(calls).answers.items()}, rows)
@@ -425,12 +425,11 @@ class ShardedIndex:
         """Call a method of the index of every shard."""
         seconds = None if timeout is None else as_positive(timeout, "timeout")
         partial = as_flag(partial, "partial")
-        shared = tuple(_shared(argument) for argument in args)
-        shared_options = {key: _shared(value) for key, value in options.items()}
+        arguments = _shared(args, options)
 
         def read(view: View) -> Outcomes:
             calls = {
-                number: Call("call", (name, self._least(view, number), *shared), shared_options)
+                number: Call("call", (name, self._least(view, number), arguments))
                 for number in range(view.manifest.n_shards)
             }
             found = view.calls.each(calls, seconds, partial)
@@ -549,9 +548,9 @@ def _as_queries(queries: Any, dim: int) -> Any:
     return source._rows[0] if source.is_single and isinstance(source._rows, np.ndarray) else source._rows
 
 
-def _shared(argument: Any) -> Any:
-    """Put large arguments into the object store, so that they are sent to a node once."""
-    n_bytes = getattr(argument, "nbytes", None)
-    if n_bytes is None and hasattr(argument, "indptr"):
-        n_bytes = argument.data.nbytes + argument.indices.nbytes
-    return ray.put(argument) if n_bytes is not None and n_bytes > _SHARED_BYTES else argument
+def _shared(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return arguments as one object. Large ones go to the object store, so that they are sent to a node once."""
+    n_bytes = 0
+    for value in (*args, *options.values()):
+        n_bytes += value.data.nbytes + value.indices.nbytes if is_sparse(value) else getattr(value, "nbytes", 0)
+    return ray.put((args, options)) if n_bytes > _SHARED_BYTES else (args, options)
