@@ -13,11 +13,11 @@ import numpy as np
 
 from .. import CBEIndex
 from .._core.tuning import tuning
+from ..data.inputs import Inputs
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
 from .arguments import FORMATS, count
 from .info import open_index
-from .inputs import Inputs
 from .output import exiting_on_signals, temporary_folder
 
 _HELP = """\
