@@ -165,6 +165,11 @@ def test_vectors_to_faiss(metric):
     np.testing.assert_array_equal(interop.from_faiss(theirs).get(IDS), X)
 
 
+def test_decoded_vectors_to_faiss():
+    ours = our_vectors(vectors="int8")
+    np.testing.assert_array_equal(interop.from_faiss(interop.to_faiss(ours)).get(IDS), ours.get(IDS))
+
+
 def test_hamming_codes_of_vectors_to_faiss():
     ours = our_vectors("cosine", vectors=None)
     theirs = interop.to_faiss(ours, faiss.IndexBinaryIDMap(faiss.IndexBinaryFlat(24)))

@@ -74,6 +74,7 @@ def cosine_distance(a, b):
 def test_scores_are_distances():
     found = filled().similarity_search_with_score("aaa", k=7)
     assert [document.page_content for document, _ in found][:3] == ["aaa", "aab", "abb"]
+    assert filled().similarity_search_by_vector(Words().embed_query("aaa"), k=7) == [document for document, _ in found]
     for document, score in found:
         assert score == pytest.approx(cosine_distance("aaa", document.page_content), abs=1e-6)
 
@@ -164,8 +165,7 @@ def test_ids():
 def test_callers_cannot_change_stored_metadata():
     store = filled()
     store.get_by_ids(["id0"])[0].metadata["place"] = 9
-    METADATA_COPY = store.similarity_search("aaa", k=1)[0].metadata
-    assert METADATA_COPY == {"place": 0, "kind": "even"}
+    assert store.similarity_search("aaa", k=1)[0].metadata == {"place": 0, "kind": "even"}
 
 
 @pytest.mark.parametrize(

@@ -67,7 +67,8 @@ def to_faiss(index: BinaryIndex | CBEIndex, into: Any = None) -> Any:
     Parameters
     ----------
     index : BinaryIndex or CBEIndex
-        A `CBEIndex` must keep vectors, of metric "l2" or "ip", unless `into` takes codes.
+        A `CBEIndex` must keep vectors, of metric "l2" or "ip", unless `into` takes codes. Vectors are those that `get`
+        returns.
     into : faiss index, optional
         An empty index to fill, which is trained first if it needs training. By default an `IndexBinaryIDMap2` of an
         `IndexBinaryFlat` for a `BinaryIndex`, and an `IndexIDMap2` of an `IndexFlat` for a `CBEIndex`. A binary index
