@@ -121,8 +121,8 @@ def _speeds(report: Report, options: argparse.Namespace, setting: Setting) -> di
         "speed",
         ["shards", "least us", "p50 us", "p99 us", "single us", "overhead us", "model us", "batch q/s", "single q/s"],
         "one query, and batches; single: one index in this process, alternating with the shards, all with one thread; "
-        "overhead: the least time less the least of the single index, which shards share among the cores; model: a + b n "
-        "for n shards, by least squares; batch: the fastest of five",
+        "overhead: the least time less the least of the single index, which shards share among the cores; model: "
+        "a + b n for n shards, by least squares; batch: the fastest of five",
     )
     np.save(setting.folder / "rows.npy", setting.rows)
     measured, builds = [], {}

@@ -43,7 +43,7 @@ def assert_equal(ours, theirs):
 
 def single_like(index, **options):
     """An empty single index with the encoder of a sharded one."""
-    return CBEIndex(DIM, encoder=index._template.encoder, **options)
+    return CBEIndex(DIM, encoder=index._connection.template.encoder, **options)
 
 
 def pids(index):
@@ -117,6 +117,9 @@ def test_other_methods_are_those_of_a_single_index(shared):
     np.testing.assert_array_equal(index.get(wanted), single.get(wanted))
     np.testing.assert_array_equal(index.get(5), single.get(5))
     assert index.get([]).shape == (0, DIM)
+    np.testing.assert_array_equal(index.codes(wanted), single.codes(wanted))
+    np.testing.assert_array_equal(index.codes(7), single.codes(7))
+    assert index.codes([]).shape == single.codes([]).shape
     assert 5 in index
     assert 9_000 not in index
     assert -1 not in index
@@ -168,10 +171,11 @@ def test_wrong_arguments_raise_as_in_a_single_index(shared):
     ("arguments", "rows"),
     [
         ({"metric": "ip", "vectors": "float16", "n_bits": 40}, X),
+        ({"vectors": "int8"}, X),
         ({"vectors": "float32"}, sparse.csr_array(X * (X > 1))),
         ({"buckets": "cells", "vectors": "float32"}, X),
     ],
-    ids=["ip", "sparse", "cells"],
+    ids=["ip", "int8", "sparse", "cells"],
 )
 def test_other_kinds_of_index(cluster, tmp_path, arguments, rows):
     with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, sync=False, **arguments) as index:
@@ -200,6 +204,7 @@ def test_add_remove_save_and_reopen(cluster, tmp_path):
         for i in (index, single):
             i.add(X[:1_000])
             i.remove(np.arange(0, 1_000, 7))
+            i.remove({1, 7, 5_000}, missing="ignore")
         index.save()
         for i in (index, single):
             i.add(X[:50] * 2, ids=np.arange(50) + 1, replace=True)
@@ -406,7 +411,7 @@ def test_a_coordinator_that_dies_in_a_move_leaves_the_old_layout(cluster, tmp_pa
         index.fit(X)
         index.add(X[:500])
         before = Manifest.read(folder)
-        ray.kill(index._coordinator, no_restart=False)
+        ray.kill(index._connection._coordinator, no_restart=False)
         before.changed(moving=True).write(folder)  # as it left it
         (folder / "layout-9-00000000").mkdir()
         assert index.add(X[:1]).tolist() == [500]

@@ -37,7 +37,7 @@ def test_an_index_of_files_is_that_of_their_rows(cluster, tmp_path):
         assert sum(blocks) == 700
         assert max(blocks) <= 100
         assert [shard["log_bytes"] < 1_000 for shard in index.stats()["shards"]] == [True, True]  # saved
-        single = CBEIndex(DIM, vectors="float32", encoder=index._template.encoder)
+        single = CBEIndex(DIM, vectors="float32", encoder=index._connection.template.encoder)
         single.add(X, ids)
         ours, theirs = index.search(X[:40], 7, **EXACT), single.search(X[:40], 7, **EXACT)
         np.testing.assert_array_equal(ours.ids, theirs.ids)

@@ -24,8 +24,8 @@ from cbeindex.storage.checksum import crc32
 pytest.importorskip("ray")
 
 from cbeindex.sharded import shard as shard_module
-from cbeindex.sharded.client import prepare_folder
 from cbeindex.sharded.errors import FrozenError, LostWritesError, NotFittedError, StaleLayoutError
+from cbeindex.sharded.folder import prepare_folder
 from cbeindex.sharded.log import END, HEADER_BYTES, Log, LogReader
 from cbeindex.sharded.manifest import NAME, Manifest, log_file
 from cbeindex.sharded.records import pack, pack_vectors, unpack, unpack_vectors
