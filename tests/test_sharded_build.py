@@ -1,6 +1,7 @@
 """Building an index in shards from files and datasets, and the command line."""
 
 import json
+import sys
 
 import numpy as np
 import pytest
@@ -14,7 +15,10 @@ ray = pytest.importorskip("ray")
 
 from cbeindex.sharded import ShardedIndex, build  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows replaces no files that are open"),
+]
 
 DIM = 24
 X = np.random.default_rng(1).standard_normal((700, DIM)).astype(np.float32)
