@@ -16,6 +16,8 @@ DOCUMENTS = (
     "CHANGELOG.md",
     "SECURITY.md",
     "docs/architecture.md",
+    "docs/coming-from-faiss.md",
+    "docs/coming-from-hnswlib.md",
     "docs/many-machines.md",
 )
 
