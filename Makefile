@@ -18,7 +18,7 @@ types: .venv/dev
 	$(BIN)/mypy
 
 tests: .venv/dev
-	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --durations=15 $(COVERAGE)
+	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=15 $(COVERAGE)
 
 # Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev

@@ -18,6 +18,7 @@ DOCUMENTS = (
     "docs/architecture.md",
     "docs/coming-from-faiss.md",
     "docs/coming-from-hnswlib.md",
+    "docs/many-machines.md",
 )
 
 

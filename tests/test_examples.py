@@ -14,6 +14,7 @@ TESTED = {
     "docstrings.py",
     "from_faiss.py",
     "langchain_store.py",
+    "many_machines.py",
     "near_duplicates.py",
     "pgvector_table.py",
     "quickstart.py",
@@ -48,6 +49,16 @@ def test_quickstart():
 def test_near_duplicates():
     output = run("near_duplicates.py")
     assert "40 pairs of near duplicates, 40 were planted, the same: True" in output
+
+
+@pytest.mark.xdist_group("ray")
+def test_many_machines():
+    pytest.importorskip("ray")
+    output = run("many_machines.py")
+    assert "same answers: True" in output
+    assert "rows that were not saved are there: True" in output
+    assert "restarts: [1, 0], rows: 10,004" in output
+    assert "opened again: 10,004 rows" in output
 
 
 def test_docstrings(tmp_path):
