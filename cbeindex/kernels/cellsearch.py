@@ -12,6 +12,7 @@ from .exact import distance_of, insert, is_farther, product
 from .jit import njit
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
+from .sorting import sort_keys
 from .topk import keep_smallest
 from .transform import transform_rows
 
@@ -107,7 +108,7 @@ def scan_cells(
     if count > n_found:
         keep_smallest(found, count, n_found)
         count = n_found
-    found[:count] = np.sort(found[:count])
+    sort_keys(found, 0, count)
     return count
 
 
@@ -147,7 +148,9 @@ def search_one(
         choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, cells)
         n_visited = n_cells
     if vectors.shape[0] == 0:
-        keys[:n], keys[n:] = found[:n], NO_KEY
+        for i in range(n):
+            keys[i] = found[i]
+        keys[n:] = NO_KEY
         return True
     n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
     visits[2] += max(0, n_read)

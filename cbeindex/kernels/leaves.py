@@ -13,6 +13,7 @@ from .._core.typing import Floats, Keys, Projections, Rows
 from .dots import squares_floats
 from .jit import njit
 from .records import Neighbours
+from .sorting import sort_keys
 
 
 @njit(cache=True, nogil=True)
@@ -104,7 +105,8 @@ def join_leaves(
             for j in range(members.size):
                 keys[j] = np.int64(bits[i, j]) << 32 | j
             keys[i] = 0x7FFFFFFFFFFFFFFF  # itself, behind all others
-            ordered = np.sort(keys[: members.size])[:-1]
+            sort_keys(keys, 0, members.size)
+            ordered = keys[: members.size - 1]
             for key in ordered[: nearest.shape[1]]:
                 insert(nearest[row], np.uint64(key >> 32 << 32 | members[key & 0xFFFFFFFF]))
             n_chosen = prune_in_leaf(between, i, ordered & 0xFFFFFFFF, chosen)
