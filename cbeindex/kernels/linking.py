@@ -2,7 +2,8 @@
 
 By itself, numba optimises each function, makes machine code of it and wraps it for calls from Python before linking it
 into its callers, where it is optimised again. Few kernels are called from Python. So what a kernel calls is a part: its
-code is written, and nothing else is done with it until it is linked into the kernels that are called from Python.
+code is written and simplified (which removes most counting of references), and nothing else is done with it until it is
+linked into the kernels that are called from Python.
 """
 
 from __future__ import annotations
@@ -22,7 +23,6 @@ _WRAPPERS = ("wrapper", "cfunc_wrapper")
 _ENVIRONMENT = "_ZN08NumbaEnv"
 
 _USED = (
-    (codegen.CPUCodeLibrary, "_optimize_functions", ["self", "ll_module"]),
     (codegen.CPUCodeLibrary, "_get_module_for_linking", ["self"]),
     (codegen.CPUCodeLibrary, "add_ir_module", ["self", "ir_module"]),
     (codegen.CPUCodeLibrary, "add_llvm_module", ["self", "ll_module"]),
@@ -80,9 +80,6 @@ class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
         else:
             super().add_ir_module(ir_module)  # type: ignore[no-untyped-call,unused-ignore]
 
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
-
     def finalize(self) -> None:
         """Prepare the code for being linked, without compiling it."""
         self._raise_if_finalized()  # type: ignore[no-untyped-call,unused-ignore]
@@ -131,9 +128,6 @@ class _NoEngine:
 
 class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
     """The code of a kernel that is called from Python, with all its parts."""
-
-    def _optimize_functions(self, ll_module: Any) -> None:
-        ll_module.data_layout = self._codegen._data_layout
 
     def finalize(self) -> None:
         """Link the parts, optimise, and compile."""
