@@ -302,9 +302,26 @@ def test_vertices_of_any_value_are_not_made_to_graphs_again(tmp_path, value):
     change(tmp_path / "graph.cbe", "records", edit)
     index = CBEIndex.load(tmp_path / "graph.cbe")
     index.remove([0])
-    with pytest.raises(CorruptIndexFileError, match="vertices must have norms up to"):
+    wrong = "vertices must have norms up to|scales and norms of vertices must be from 0"
+    with pytest.raises(CorruptIndexFileError, match=wrong):
         index.compact()
     assert len(index) == 89
+    with pytest.raises(CorruptIndexFileError, match=wrong):
+        verify(tmp_path / "graph.cbe")
+
+
+def test_vertices_of_segments_without_a_graph_are_verified(tmp_path):
+    with tuned(first_rows=10, least_graph_segment_rows=1000):
+        index = CBEIndex(8, buckets="graph", vectors=None, metric="l2")
+        index.add(some_vectors(20)[:, :8])
+        index.save(tmp_path / "rows.cbe")
+    file = container.parse((tmp_path / "rows.cbe").read_bytes())
+    array = file.section("segment 1.0/vertices").array.copy()
+    array[3, :4].view("<f4")[:] = 1e30
+    file.section("segment 1.0/vertices").array = array
+    container.write(file, tmp_path / "rows.cbe")
+    with pytest.raises(CorruptIndexFileError, match="vertices must have norms up to"):
+        verify(tmp_path / "rows.cbe")
 
 
 @pytest.mark.kernels
@@ -316,7 +333,7 @@ def test_numbers_are_verified_and_searched_without_harm(saved, place):
         array[:, start : start + 4].view("<f4")[:] = np.nan
 
     change(saved, "records", edit)
-    with pytest.raises(CorruptIndexFileError, match="numbers of a graph"):
+    with pytest.raises(CorruptIndexFileError, match=r"numbers of a graph|scales and norms of vertices"):
         verify(saved)
     with tuned(**WALK):
         CBEIndex.load(saved).search(some_vectors(4, seed=1), 5, n_probes=50)

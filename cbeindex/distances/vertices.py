@@ -32,6 +32,7 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..encoders import CirculantEncoder
 from ..encoders.foreign import project_rows
 from ..encoders.lengths import fast_length
+from ..errors import CorruptIndexFileError
 from .metrics import Metric, squares
 from .rotations import rotation_around, turned_back
 
@@ -39,6 +40,8 @@ from .rotations import rotation_around, turned_back
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 # Rows that a task decodes.
 _TASK_ROWS = 4096
+# The largest of the numbers that vertices hold beside their levels.
+_LARGEST = 1e37
 
 
 class VertexShape(NamedTuple):
@@ -145,6 +148,16 @@ class VertexCodec:
             np.ascontiguousarray(projections), self.shape.n_levels, norms.astype(np.float32), column
         )
         return column
+
+    def check(self, column: NDArray[np.uint8], points: Floats | None = None) -> None:
+        """Raise CorruptIndexFileError if vertices hold values that no row gives; `points` are their projections."""
+        heads = np.stack(self.heads_of(column))
+        if not np.isfinite(heads).all() or heads.max(initial=0) > _LARGEST or heads.min(initial=0) < 0:
+            raise CorruptIndexFileError(f"scales and norms of vertices must be from 0 to {_LARGEST:g}")
+        # Rows are up to twice as far from the centre as they are long.
+        longest = 8 * self.unit * self.metric.longest
+        if squares(self.decode(column, 1) if points is None else points).max(initial=0) > longest:
+            raise CorruptIndexFileError(f"vertices must have norms up to {longest**0.5:g}")
 
     def decode(self, column: NDArray[np.uint8], n_threads: int, n_columns: int | None = None) -> Floats:
         """Return the projections that vertices stand for, with zeros up to `n_columns`."""

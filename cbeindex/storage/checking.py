@@ -16,6 +16,7 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..distances.estimator import LARGEST_SCALARS
 from ..distances.keptcodec import heads_of
 from ..distances.metrics import Metric, squares
+from ..distances.vertices import VertexCodec
 from ..errors import CorruptIndexFileError
 from ..store.rowstore import RowStore
 from ..store.segment import Segment
@@ -35,6 +36,8 @@ def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centr
             _check_values(name, column, LARGEST_SCALARS.get(name, float("inf")))
             if name == "vectors" and rows.columns[name].dtype == np.uint8:
                 _check_heads(column, n_centres)
+            elif name == "vertices" and isinstance(column, np.ndarray):  # those of a graph are checked with it
+                _check_vertices(rows.buckets.codec, column)
             elif name == "vectors":
                 _check_norms(column, Metric(metric).longest)
         if _has_spare_bits(segment.codes, rows.n_bits):
@@ -68,6 +71,13 @@ def _check_heads(column: Any, n_centres: int) -> None:
             raise CorruptIndexFileError("factors and spreads of kept vectors must not be negative")
         if centres.max(initial=0) >= n_centres:
             raise CorruptIndexFileError(f"centres of kept vectors must be below {n_centres}, got {centres.max()}")
+
+
+def _check_vertices(codec: VertexCodec, column: Any) -> None:
+    """Raise CorruptIndexFileError if vertices hold values that no row gives."""
+    step = tuning().verify_rows
+    for start in range(0, len(column), step):
+        codec.check(column[start : start + step])
 
 
 def _check_norms(vectors: VectorRows, longest: float) -> None:
