@@ -40,7 +40,7 @@ _ROOM_PER_BYTE = 8
 _MOST_DIM = 2**12
 _MOST_BITS = 2**16
 # What may be said of ids that a damaged file has, and of a file that has the largest id or number of a commit.
-_NO_IDS = "is not in the index|ids must be 0 or more|ids must not repeat|is taken"
+_NO_IDS = "(is|are) not in the index|ids must be 0 or more|ids must not repeat|is taken"
 _NO_MORE = "there are no new ids after|is the last that a file can hold"
 
 
@@ -313,7 +313,8 @@ def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:
         requests += [{"k": 3, "rerank": None, "mode": "scan"}] * has_codes
         depth = {} if has_cells else {"n_candidates": 5}  # all rows of cells are estimated
         requests += [{"k": 3, "rerank": "asymmetric", **depth}] * _can_estimate(index)
-        requests += [{"k": 3, "rerank": "exact", "n_candidates": 5}] * (index.vectors is not None)
+        requests += [{"k": 3, "rerank": "exact", "n_candidates": 5}] * (index.vectors in ("float16", "float32"))
+        requests += [{"k": 3, "rerank": "auto"}] * (index.vectors in ("int4", "int8"))
     return requests
 
 
