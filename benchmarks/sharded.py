@@ -224,16 +224,16 @@ def _print_recovery(report: Report, options: argparse.Namespace, setting: Settin
 
 
 def _wait_for_workers(index: Any) -> None:
-    """Wait until every replica is there: a kill must not find the other one gone."""
+    """Wait until every replica answers: a kill must not find the other one gone."""
     import ray
 
-    workers = index._connection.view.workers
+    workers, query = index._connection.view.workers, np.zeros(index.dim, dtype=np.float32)
     for number in range(index.n_shards):
         for replica in range(index.replicas):
             worker = workers.handle(number, replica)
             while True:
                 try:
-                    ray.get(worker.count.remote(0))
+                    ray.get(worker.call.remote("search", 0, ((query, K), OPTIONS)))
                     break
                 except ray.exceptions.RayActorError:
                     time.sleep(0.1)
