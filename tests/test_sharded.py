@@ -280,6 +280,20 @@ def test_a_node_that_disappears_costs_no_error(cluster, tmp_path):
         assert len(index) == N + 10
 
 
+def test_a_silent_worker_is_passed_over(cluster, tmp_path):
+    """It neither answers nor dies, as a machine that has vanished; the other replica answers in its place."""
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=1, replicas=2, vectors="float32") as index:
+        index.add(X)
+        expected = index.search(QUERIES, 10)
+        (pid,) = pids(index)
+        os.kill(pid, signal.SIGSTOP)
+        try:
+            for _ in range(4):
+                assert_equal(index.search(QUERIES, 10, timeout=60), expected)
+        finally:
+            os.kill(pid, signal.SIGCONT)
+
+
 def test_a_damaged_shard_is_an_error_unless_part_of_the_answer_is_wanted(cluster, tmp_path):
     folder = tmp_path / "index"
     with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32") as index:

@@ -19,7 +19,9 @@ from .workers import Workers
 PATIENCE_SECONDS = 120.0
 """How long a worker may be out of reach before a call without a timeout gives up."""
 HEDGE_SECONDS = 2.0
-"""With replicas: how long a worker may take before the same question also goes to the next replica."""
+"""With replicas: how long a worker that is alive may take before the same question also goes to the next replica."""
+PROBE_SECONDS = 0.05
+"""With replicas: how long a worker may be silent before it is asked for a sign of life, and how long that may take."""
 
 # Pauses between attempts to reach a worker that is being started.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
@@ -73,6 +75,8 @@ class _Pending:
         When the call may be sent again.
     trouble : exception, or None
         Why a worker was lost last.
+    probe : ObjectRef, or None
+        A sign of life that the worker asked last was asked for.
     patient : bool
         Whether there is no timeout: then the deadline counts from the first trouble.
     """
@@ -86,6 +90,7 @@ class _Pending:
     pause: float = _FIRST_PAUSE
     trouble: BaseException | None = None
     patient: bool = False
+    probe: Any = None
 
     @property
     def can_send(self) -> bool:
@@ -152,7 +157,7 @@ class Calls:
         found = Outcomes({}, {})
         while waiting:
             for pending in waiting.values():
-                if time.monotonic() >= pending.next_send and pending.can_send:
+                if time.monotonic() >= pending.next_send and pending.can_send and not self._is_alive(pending):
                     self._send(pending)
             self._collect(waiting, found)
             for number, pending in waiting.items():
@@ -181,7 +186,30 @@ class Calls:
         group = "write" if pending.call.writes else "read"
         method = getattr(worker, pending.call.name).options(concurrency_group=group, max_task_retries=0)
         pending.running[method.remote(*pending.call.args, **pending.call.options)] = (replica, worker)
-        pending.next_send = time.monotonic() + HEDGE_SECONDS
+        pending.probe, pending.next_send = None, time.monotonic() + PROBE_SECONDS
+
+    def _is_alive(self, pending: _Pending) -> bool:
+        """Whether the worker that was asked last is working, or has still time to give a sign of life.
+
+        Ray holds back calls to an actor that it is starting again, and so they do not fail.
+        """
+        if not pending.running:
+            return False
+        replica, worker = list(pending.running.values())[-1]
+        if pending.probe is None:
+            pending.probe, pending.next_send = worker.ping.remote(), time.monotonic() + PROBE_SECONDS
+            return True
+        ready, _ = ray.wait([pending.probe], timeout=0)
+        try:
+            ray.get(ready)
+        except RayActorError:
+            ready = []
+        pending.probe = None
+        if ready:
+            pending.next_send = time.monotonic() + HEDGE_SECONDS
+        else:
+            self._avoided[pending.number, replica] = time.monotonic() + _AVOIDED_SECONDS
+        return bool(ready)
 
     def _collect(self, waiting: Mapping[int, _Pending], found: Outcomes) -> None:
         """Wait until an answer comes or something has to be done, and note the answers."""

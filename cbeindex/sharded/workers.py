@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import ray
 from ray.util.scheduling_strategies import NodeAffinitySchedulingStrategy
 
@@ -31,6 +32,13 @@ class Worker(Shard):
         with suppress(ValueError):  # there is no coordinator
             coordinator = ray.get_actor(f"{key}/coordinator", NAMESPACE)
             coordinator.started.remote(f"{layout}/{number}/{replica}")
+        threading.Thread(target=self._warm_up, daemon=True).start()
+
+    def _warm_up(self) -> None:
+        """Open the files, and search once: loading kernels takes a second, which no caller should wait for."""
+        with suppress(Exception):  # calls raise the same error
+            index, _ = self._ready(0)
+            index.search(np.zeros(index.dim, dtype=np.float32), 1, n_threads=1)
 
     def stats(self, least: int) -> Reply:
         """Describe the shard, its files, and its node."""
