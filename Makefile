@@ -5,9 +5,9 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types tests tests-uncompiled tests-bounds test-arm coverage fuzz bench clean
+.PHONY: test lint types docs tests tests-uncompiled tests-bounds test-arm coverage fuzz bench clean
 
-test: lint types coverage tests-bounds
+test: lint types docs coverage tests-bounds
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -16,6 +16,10 @@ lint: .venv/dev
 
 types: .venv/dev
 	$(BIN)/mypy
+
+# The documentation, into site/. A broken link, a missing docstring and a request to another host are errors.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
 tests: .venv/dev
 	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --durations=15 $(COVERAGE)
@@ -54,4 +58,4 @@ bench: .venv/bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-arm .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report
+	rm -rf .venv .venv-arm .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report site
