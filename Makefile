@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types docs tests tests-uncompiled tests-bounds test-arm coverage fuzz bench clean
+.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds test-arm coverage fuzz bench clean
 
 test: lint types docs coverage tests-bounds
 
@@ -23,6 +23,11 @@ docs: .venv/docs
 
 tests: .venv/dev
 	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --durations=15 $(COVERAGE)
+
+# Pages in a real browser. These tests are part of `make tests` too, where they are skipped without Chromium.
+test-browser: .venv/dev .venv/docs
+	command -v chromium || apt-get install --yes chromium
+	$(BIN)/python -m pytest -q tests/test_browser.py
 
 # Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev

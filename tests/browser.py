@@ -7,6 +7,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 import tempfile
 import time
 from pathlib import Path
@@ -17,6 +18,14 @@ FLAGS = (
     "--headless", "--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-sync",
     "--disable-background-networking", "--disable-component-update", "--hide-scrollbars", "--remote-debugging-pipe",
 )  # fmt: skip
+# Moves the pipes to the numbers that Chromium expects, and becomes Chromium.
+_LAUNCHER = """
+import fcntl, os, sys
+pipes = [fcntl.fcntl(int(number), fcntl.F_DUPFD, 10) for number in sys.argv[1:3]]
+for target, pipe in enumerate(pipes, 3):
+    os.dup2(pipe, target)
+os.execv(sys.argv[3], sys.argv[3:])
+"""
 
 
 class Browser:
@@ -28,9 +37,9 @@ class Browser:
         # Chromium reads commands from file descriptor 3 and writes answers to 4.
         commands, self._to = os.pipe()
         self._from, answers = os.pipe()
-        program = f'exec "$0" "$@" 3<&{commands} 4>&{answers}'
+        command = [CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"]
         self._process = subprocess.Popen(
-            ["sh", "-c", program, CHROMIUM, *FLAGS, f"--user-data-dir={self._profile.name}", "about:blank"],
+            [sys.executable, "-c", _LAUNCHER, str(commands), str(answers), *command],
             pass_fds=(commands, answers),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,

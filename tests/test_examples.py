@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.small_package import write_functions
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
 
 
@@ -23,7 +25,9 @@ def _compiled(monkeypatch):
 
 
 def test_every_example_is_tested():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "docstrings.py", "near_duplicates.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == {
+        "quickstart.py", "docstrings.py", "explore.py", "near_duplicates.py"
+    }  # fmt: skip
 
 
 def test_quickstart():
@@ -41,16 +45,7 @@ def test_near_duplicates():
 
 def test_docstrings(tmp_path):
     """On a small folder of functions: a function's nearest neighbour is the one that does nearly the same."""
-    package = tmp_path / "shapes"
-    package.mkdir()
-    (package / "circle.py").write_text(
-        'def area(r):\n    """Return the area of a circle with the given radius in square metres."""\n'
-        'def extent(r):\n    """Return the surface area of a circle with the given radius and colour."""\n'
-    )
-    (package / "text.py").write_text(
-        'def upper(s):\n    """Turn every letter of a sentence into its upper case form at once."""\n'
-        'def lower(s):\n    """Turn every letter of a sentence into its lower case form instead."""\n'
-    )
+    write_functions(tmp_path)
     output = run("docstrings.py", "shapes.circle.area", "letter upper case", "--packages", str(tmp_path))
     assert "4 vectors" in output
     first, second = output.split("like ")[1:]

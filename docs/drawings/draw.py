@@ -88,6 +88,7 @@ def centres() -> Drawing:
     """The same points by the signs about the origin, and about their centre."""
     drawing = Drawing(216, "Signs about the origin tell little; signs about the centre divide the data")
     points = np.random.default_rng(3).standard_normal((40, 2)) * (17, 14)
+    points -= points.mean(axis=0)
     for left, title, (ox, oy) in ((4, "about the origin", (-52, 46)), (188, "about the centre", (0, 0))):
         drawing.text(left, 16, title, "label")
         drawing.box(left, 26, 168, 160, "frame")
@@ -148,9 +149,9 @@ def estimates() -> Drawing:
     index = CBEIndex(256, n_bits=768, vectors=None, buckets=None).fit(points)
     index.add(points)
     query = points[17] + 2 * rng.standard_normal(256)
-    found = index.search(query, k=40, rerank="asymmetric")
+    found = index.search(query, k=110, rerank="asymmetric")
     assert found.errors is not None
-    found = SearchResult(found.distances[::3], found.ids[::3], errors=found.errors[::3])
+    found = SearchResult(found.distances[1::8], found.ids[1::8], errors=found.errors[1::8])
     unit = points[found.ids] / np.linalg.norm(points[found.ids], axis=1, keepdims=True)
     true = 1 - unit @ (query / np.linalg.norm(query))
     drawing = Drawing(292, "Fourteen estimated distances with two standard errors, and the true distances")
@@ -161,7 +162,7 @@ def estimates() -> Drawing:
 
     kth = float(np.sort(true)[4])
     drawing.add("path", d=f"M{_short(x(kth))} 22V246", class_="axis")
-    drawing.text(x(kth) + 4, 32, "5th nearest", "note")
+    drawing.text(x(kth) + 4, 32, "k-th nearest", "note")
     for i, (distance, error, exact) in enumerate(zip(found.distances, found.errors, true, strict=True)):
         y = 42 + i * 15
         undecided = distance - 2 * error <= kth
