@@ -10,8 +10,8 @@ from benchmarks.chase import seconds_of_step
 from benchmarks.contenders.sizes import BEAMS, probes
 from cbeindex import CBEIndex
 
-# Rows of an index that is made before the clock runs: enough for buckets of every kind.
-_N_WARM_UP = 5_000
+# Rows of an index that is made before the clock runs: enough to be fitted, and for buckets of every kind.
+_N_WARM_UP = 9_000
 
 
 class Ours(Adapter):
