@@ -6,7 +6,20 @@ import sys
 from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
-NAMES = ("recall", "latency", "encode", "scan", "kernels", "start", "quality", "buckets", "growth", "files", "paper")
+NAMES = (
+    "recall",
+    "latency",
+    "encode",
+    "scan",
+    "kernels",
+    "start",
+    "quality",
+    "buckets",
+    "growth",
+    "files",
+    "paper",
+    "picture",
+)
 
 
 def main(arguments: list[str]) -> int:

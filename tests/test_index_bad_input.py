@@ -40,7 +40,11 @@ MAKING = [
         ValueError,
         "n_bits must be omitted or 10, the bits of the encoder, got 65",
     ),
-    (lambda: CBEIndex(10, vectors="float64"), ValueError, "vectors must be one of 'int4', 'int8', 'float16', 'float32', 'auto', got 'float64'"),
+    (
+        lambda: CBEIndex(10, vectors="float64"),
+        ValueError,
+        "vectors must be one of 'int4', 'int8', 'float16', 'float32', 'auto', got 'float64'",
+    ),
     (lambda: CBEIndex(10, vectors=1), ValueError, "vectors must be one of"),
     (
         lambda: CBEIndex(10, buckets="trees"),
