@@ -48,6 +48,7 @@ def test_python_blocks_run(page, tmp_path, monkeypatch):
     packages = imported("".join(blocks)) & OPTIONAL.keys()
     for package in packages:
         pytest.importorskip(OPTIONAL[package], reason=f"{OPTIONAL[package]} is not installed")
+    monkeypatch.setenv("RAY_ADDRESS", "local")  # a cluster of its own, whatever else runs on the machine
     namespace: dict[str, object] = {"__name__": "page"}
     with database(monkeypatch) if "psycopg" in packages else nullcontext():
         for block in blocks:
