@@ -100,8 +100,8 @@ def recall_at(points: list[Row], title: str) -> Any:
     for name, own, look in _looks(points):
         recall = max(own, key=lambda p: (curves.recall_of(p), p["qps"]))["recall"]
         label = f"{name} ({recall[-1]:.3f})"
-        stretched = [stretched(value) for value in recall]
-        axes.plot(range(1, len(recall) + 1), stretched, label=label, **{**look, "markevery": (9, 10)})
+        heights = [stretched(value) for value in recall]
+        axes.plot(range(1, len(recall) + 1), heights, label=label, **{**look, "markevery": (9, 10)})
     axes.set_xlabel("R: number of results")
     axes.set_ylabel("recall 10@R (scale widens towards 1)")
     axes.set_xlim(0, max(len(point["recall"]) for point in points) + 1)
