@@ -7,19 +7,9 @@ from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
 NAMES = (
-    "recall",
-    "latency",
-    "encode",
-    "scan",
-    "kernels",
-    "start",
-    "quality",
-    "buckets",
-    "growth",
-    "files",
-    "paper",
-    "picture",
-)
+    "recall", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth", "files",
+    "sharded", "paper", "picture",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

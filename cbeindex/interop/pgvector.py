@@ -10,6 +10,7 @@ from ..binary import BinaryIndex
 from ..data.source import is_sparse
 from ..index import CBEIndex
 from . import pgcopy
+from .ids import integer_ids
 from .pgcopy import BitColumn, Column, VectorColumn
 
 # The longest vector of pgvector.
@@ -54,7 +55,7 @@ def to_pgvector(
     _check_connection(connection)
     names, columns = _columns_of(index, code_column, vector_column)
     target, quoted = _quoted_table(table), [_quoted(id_column), *map(_quoted, names)]
-    ids, step = index.ids, pgcopy.rows_per_block(columns)
+    ids, step = integer_ids(index, "the table"), pgcopy.rows_per_block(columns)
     with connection.transaction(), connection.cursor() as cursor:
         if not as_flag(append, "append"):
             types = ["bigint PRIMARY KEY", *(column.sql_type for column in columns)]

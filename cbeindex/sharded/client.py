@@ -17,7 +17,7 @@ from numpy.typing import ArrayLike
 from ray.exceptions import RayActorError, RayTaskError
 
 from .._core.checks import as_count, as_flag, as_positive
-from ..data.source import VectorSource
+from ..data.source import VectorSource, is_sparse
 from ..index import CBEIndex
 from ..search.results import RangeResult, SearchResult
 from .calls import PATIENCE_SECONDS, Call, Calls, Outcomes
@@ -141,12 +141,24 @@ class ShardedIndex:
         cls,
         folder: str | os.PathLike[str],
         *,
+        replicas: int | None = None,
         address: str | None = None,
         ray_options: dict[str, Any] | None = None,
     ) -> ShardedIndex:
-        """Open an index. Clients of one cluster share its workers."""
+        """Open an index. Clients of one cluster share its workers.
+
+        Parameters
+        ----------
+        folder : str or path-like
+        replicas : int, optional
+            Workers that hold the same shard, from now on. By default as many as before.
+        address, ray_options
+            As in `create`.
+        """
         root = str(Path(folder).resolve())
-        Manifest.read(root)
+        manifest = Manifest.read(root)
+        if replicas is not None:
+            manifest.changed(replicas=as_count(replicas, "replicas", most=MOST_REPLICAS)).write(root)
         owns_ray = start_ray(address)
         try:
             return cls(root, dict(ray_options or {}), owns_ray)
@@ -251,7 +263,7 @@ class ShardedIndex:
         def read(view: View) -> Any:
             rows = rows_by_shard(checked, view.manifest.n_shards)
             calls = {
-                number: Call("call", ("get", self._least(view, number), take(checked, some)))
+                number: Call("call", ("get", self._least(view, number), ((take(checked, some),), {})))
                 for number, some in rows.items()
             }
             return merge_rows({n: r.value for n, r in view.calls.each(calls).answers.items()}, rows)
@@ -383,6 +395,7 @@ class ShardedIndex:
         self._is_closed = True
         if self._options.get("lifetime") != "detached":
             self._view.workers.stop()
+        self._coordinator = None
         if self._owns_ray:
             ray.shutdown()
 
@@ -412,12 +425,11 @@ class ShardedIndex:
         """Call a method of the index of every shard."""
         seconds = None if timeout is None else as_positive(timeout, "timeout")
         partial = as_flag(partial, "partial")
-        shared = tuple(_shared(argument) for argument in args)
-        shared_options = {key: _shared(value) for key, value in options.items()}
+        arguments = _shared(args, options)
 
         def read(view: View) -> Outcomes:
             calls = {
-                number: Call("call", (name, self._least(view, number), *shared), shared_options)
+                number: Call("call", (name, self._least(view, number), arguments))
                 for number in range(view.manifest.n_shards)
             }
             found = view.calls.each(calls, seconds, partial)
@@ -536,9 +548,9 @@ def _as_queries(queries: Any, dim: int) -> Any:
     return source._rows[0] if source.is_single and isinstance(source._rows, np.ndarray) else source._rows
 
 
-def _shared(argument: Any) -> Any:
-    """Put large arguments into the object store, so that they are sent to a node once."""
-    n_bytes = getattr(argument, "nbytes", None)
-    if n_bytes is None and hasattr(argument, "indptr"):
-        n_bytes = argument.data.nbytes + argument.indices.nbytes
-    return ray.put(argument) if n_bytes is not None and n_bytes > _SHARED_BYTES else argument
+def _shared(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return arguments as one object. Large ones go to the object store, so that they are sent to a node once."""
+    n_bytes = 0
+    for value in (*args, *options.values()):
+        n_bytes += value.data.nbytes + value.indices.nbytes if is_sparse(value) else getattr(value, "nbytes", 0)
+    return ray.put((args, options)) if n_bytes > _SHARED_BYTES else (args, options)

@@ -116,7 +116,7 @@ class Writer:
             return
         ids = index.ids
         template = CBEIndex.load(f"{index.folder}/{TEMPLATE}")
-        sample = sample_of(template, [index.get(ids)] if len(ids) else [], X)
+        sample = sample_of(template, index.get(ids) if len(ids) else None, X)
         if sample is None:
             return
         try:
