@@ -16,6 +16,7 @@ import numpy as np
 
 from benchmarks.report import Report
 from cbeindex import CBEIndex
+from cbeindex._core.threads import n_cores
 
 # Hamming order over all rows: answers of any number of shards must be those of one index, bit for bit.
 OPTIONS: dict[str, Any] = {"rerank": None, "mode": "scan", "n_threads": 1}
@@ -121,8 +122,8 @@ def _speeds(report: Report, options: argparse.Namespace, setting: Setting) -> di
         "speed",
         ["shards", "least us", "p50 us", "p99 us", "single us", "overhead us", "model us", "batch q/s", "single q/s"],
         "one query, and batches; single: one index in this process, alternating with the shards, all with one thread; "
-        "overhead: the least time less the least of the single index, which shards share among the cores; model: a + b n "
-        "for n shards, by least squares; batch: the fastest of five",
+        "overhead: the least time less the least of the single index, which shards share among the cores; model: "
+        "a + b n for n shards, by least squares; batch: the fastest of five",
     )
     np.save(setting.folder / "rows.npy", setting.rows)
     measured, builds = [], {}
@@ -137,7 +138,7 @@ def _speeds(report: Report, options: argparse.Namespace, setting: Setting) -> di
                 setting.batch(index)
             ours, theirs = _alternating(options, lambda i, index=index: setting.one(index, i), setting)  # type: ignore[misc]
             batches = [(setting.batch(index), setting.batch(setting.single)) for _ in range(5)]
-        n_workers = min(n_shards, len(os.sched_getaffinity(0)))
+        n_workers = min(n_shards, n_cores())
         measured.append([n_shards, ours, theirs, min(ours) - min(theirs) / n_workers, batches])
     slope, base = _line([m[0] for m in measured], [m[3] for m in measured])
     for n_shards, ours, theirs, overhead, batches in measured:

@@ -19,11 +19,16 @@ from cbeindex.errors import CorruptIndexFileError
 ray = pytest.importorskip("ray")
 
 from cbeindex.sharded import ShardedIndex, ShardError, ShardTimeoutError  # noqa: E402
+from cbeindex.sharded.coordinator import Coordinator, end_workers  # noqa: E402
+from cbeindex.sharded.folder import prepare_folder  # noqa: E402
 from cbeindex.sharded.manifest import Manifest  # noqa: E402
 from cbeindex.sharded.routing import shard_of  # noqa: E402
 from tests.ray_cluster import NODE  # noqa: E402
 
-pytestmark = pytest.mark.xdist_group("ray")
+pytestmark = [
+    pytest.mark.xdist_group("ray"),
+    pytest.mark.skipif(sys.platform == "win32", reason="Windows replaces no files that are open"),
+]
 
 DIM, N = 48, 3_000
 X = np.random.default_rng(5).standard_normal((N, DIM)).astype(np.float32)
@@ -43,7 +48,7 @@ def assert_equal(ours, theirs):
 
 def single_like(index, **options):
     """An empty single index with the encoder of a sharded one."""
-    return CBEIndex(DIM, encoder=index._template.encoder, **options)
+    return CBEIndex(DIM, encoder=index._connection.template.encoder, **options)
 
 
 def pids(index):
@@ -117,6 +122,9 @@ def test_other_methods_are_those_of_a_single_index(shared):
     np.testing.assert_array_equal(index.get(wanted), single.get(wanted))
     np.testing.assert_array_equal(index.get(5), single.get(5))
     assert index.get([]).shape == (0, DIM)
+    np.testing.assert_array_equal(index.codes(wanted), single.codes(wanted))
+    np.testing.assert_array_equal(index.codes(7), single.codes(7))
+    assert index.codes([]).shape == single.codes([]).shape
     assert 5 in index
     assert 9_000 not in index
     assert -1 not in index
@@ -168,23 +176,21 @@ def test_wrong_arguments_raise_as_in_a_single_index(shared):
     ("arguments", "rows"),
     [
         ({"metric": "ip", "vectors": "float16", "n_bits": 40}, X),
+        ({"vectors": "int8"}, X),
         ({"vectors": "float32"}, sparse.csr_array(X * (X > 1))),
         ({"buckets": "cells", "vectors": "float32"}, X),
     ],
-    ids=["ip", "sparse", "cells"],
+    ids=["ip", "int8", "sparse", "cells"],
 )
 def test_other_kinds_of_index(cluster, tmp_path, arguments, rows):
     with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, sync=False, **arguments) as index:
         index.fit(rows)
         index.add(rows, np.arange(N) * 7)
-        single = single_like(index, **{key: value for key, value in arguments.items() if key != "n_bits"})
-        if "buckets" in arguments:
-            single = CBEIndex.load(tmp_path / "index" / "template.cbe")
+        single = CBEIndex.load(tmp_path / "index" / "template.cbe")
         single.add(rows, np.arange(N) * 7)
         options: list = [HAMMING]
         if "buckets" not in arguments:
-            options += [ESTIMATED]
-            options += [EXACT] if "vectors" in arguments else []
+            options += [ESTIMATED, EXACT | {"rerank": "auto"}]
         for some in options:
             assert_equal(index.search(rows[:30], 9, **some), single.search(rows[:30], 9, **some))
         if arguments.get("vectors") == "float32":
@@ -200,6 +206,7 @@ def test_add_remove_save_and_reopen(cluster, tmp_path):
         for i in (index, single):
             i.add(X[:1_000])
             i.remove(np.arange(0, 1_000, 7))
+            i.remove({1, 7, 5_000}, missing="ignore")
         index.save()
         for i in (index, single):
             i.add(X[:50] * 2, ids=np.arange(50) + 1, replace=True)
@@ -406,13 +413,44 @@ def test_a_coordinator_that_dies_in_a_move_leaves_the_old_layout(cluster, tmp_pa
         index.fit(X)
         index.add(X[:500])
         before = Manifest.read(folder)
-        ray.kill(index._coordinator, no_restart=False)
+        ray.kill(index._connection._coordinator, no_restart=False)
         before.changed(moving=True).write(folder)  # as it left it
         (folder / "layout-9-00000000").mkdir()
         assert index.add(X[:1]).tolist() == [500]
         assert Manifest.read(folder) == before.changed(ids="int")
         assert not (folder / "layout-9-00000000").exists()
         index.add(X[:1], ids=[9_000])
+
+
+def test_the_coordinator_by_itself(cluster, tmp_path, monkeypatch):
+    """In this process, where a failure can be staged."""
+    folder = prepare_folder(tmp_path / "index", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM))
+    key = Manifest.read(folder).key
+    coordinator = Coordinator(folder, {})
+    coordinator.use_ids("int")
+    with pytest.raises(TypeError, match="ids must be integers, as those in the index, got strings"):
+        coordinator.use_ids("str")
+    assert coordinator.take_ids(3).tolist() == [0, 1, 2]
+    coordinator.fit(X)
+    with pytest.raises(ValueError, match="fitted already"):
+        coordinator.fit(X)
+    coordinator.started("w")
+    coordinator.started("w")
+    assert coordinator.restarts() == {"w": 1}
+    before = Manifest.read(folder)
+    with monkeypatch.context() as patch:
+        patch.setattr("cbeindex.sharded.coordinator.ray.get", lambda refs: (_ for _ in ()).throw(OSError("full")))
+        with pytest.raises(OSError, match="full"):
+            coordinator.move(2)
+    assert Manifest.read(folder) == before
+    assert [path.name for path in (tmp_path / "index").glob("layout-*")] == [before.layout]
+    coordinator.move(2)
+    after = Manifest.read(folder)
+    assert (after.n_shards, after.moving, after.layout != before.layout) == (2, False, True)
+    assert [path.name for path in (tmp_path / "index").glob("layout-*")] == [after.layout]
+    assert coordinator.take_ids(2).tolist() == [3, 4]
+    end_workers(key, keep=None)
+    assert not [named for named in ray.util.list_named_actors(all_namespaces=True) if named["name"].startswith(key)]
 
 
 def test_without_ray_the_message_names_the_extra():

@@ -2,6 +2,7 @@
 
 import json
 import shutil
+import sys
 from contextlib import closing
 from pathlib import Path
 
@@ -24,13 +25,16 @@ from cbeindex.storage.checksum import crc32
 pytest.importorskip("ray")
 
 from cbeindex.sharded import shard as shard_module
-from cbeindex.sharded.client import prepare_folder
 from cbeindex.sharded.errors import FrozenError, LostWritesError, NotFittedError, StaleLayoutError
+from cbeindex.sharded.folder import prepare_folder
 from cbeindex.sharded.log import END, HEADER_BYTES, Log, LogReader
 from cbeindex.sharded.manifest import NAME, Manifest, log_file
+from cbeindex.sharded.moving import copy_shard, remove_layouts
 from cbeindex.sharded.records import pack, pack_vectors, unpack, unpack_vectors
 from cbeindex.sharded.routing import rows_by_shard, shard_of
 from cbeindex.sharded.shard import Shard
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows replaces no files that are open")
 
 DIM = 16
 X = np.random.default_rng(3).standard_normal((60, DIM)).astype(np.float32)
@@ -461,6 +465,39 @@ def test_a_shard_whose_index_was_fitted_while_it_was_away_adopts_the_encoder(tmp
     again = opened(folder)
     assert again.stats(0).value["fitted"]
     assert again.ids(0).value.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("options", [{}, {"vectors": "int8", "buckets": "cells"}], ids=["codes", "cells"])
+def test_rows_are_moved_without_being_encoded_again(tmp_path, options):
+    many = np.concatenate([X, X * 2, X - 1])
+    index = CBEIndex(DIM, **options).fit(many)
+    folder = prepare_folder(tmp_path / "i", n_shards=2, replicas=1, sync=False, index=index)
+    old = Manifest.read(folder)
+    for number, rows in rows_by_shard(np.arange(180), 2).items():
+        with closing(Shard(folder, number, 0, old.layout)) as shard:
+            shard.add(f"token {number}", many[rows], rows, {})
+            shard.remove("r", rows[-1:])
+            shard.save()
+    new = old.changed(layout="layout-2-00000000", n_shards=3)
+    (tmp_path / "i" / new.layout).mkdir()
+    for number in range(3):
+        copy_shard(folder, old, new, number)
+    new.write(folder)
+    remove_layouts(tmp_path / "i", new.layout)
+    assert not (tmp_path / "i" / old.layout).exists()
+    single = CBEIndex.load(tmp_path / "i" / "template.cbe")
+    single.add(many)
+    gone = [rows[-1] for rows in rows_by_shard(np.arange(180), 2).values()]
+    single.remove(gone)
+    for number in range(3):
+        with closing(Shard(folder, number, 0, new.layout)) as shard:
+            ids = shard.ids(0).value
+            np.testing.assert_array_equal(ids, [i for i in single.ids if shard_of([i], 3)[0] == number])
+            np.testing.assert_array_equal(shard.call("codes", 0, ((ids,), {})).value, single.codes(ids))
+            assert shard.count(0).value[1] == 180  # ids that were in use are not assigned again
+            assert shard.knows(0, "token 0").value
+            assert shard.knows(0, "token 1").value
+            shard.verify(0)
 
 
 def test_damage_is_named(folder):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -111,9 +112,10 @@ def from_pgvector(
 
 
 def _check_connection(connection: Any) -> None:
-    if not callable(getattr(connection, "transaction", None)) or not callable(getattr(connection, "cursor", None)):
+    is_known = callable(getattr(connection, "transaction", None)) and callable(getattr(connection, "cursor", None))
+    if not is_known or inspect.iscoroutinefunction(connection.commit):
         kind = f"{type(connection).__module__}.{type(connection).__name__}"
-        raise TypeError(f"connection must be a connection of psycopg 3, got {kind}")
+        raise TypeError(f"connection must be a psycopg.Connection of psycopg 3, got {kind}")
 
 
 def _columns_of(

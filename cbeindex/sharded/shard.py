@@ -25,7 +25,7 @@ from .log import Log, LogReader, Record
 from .manifest import TEMPLATE, Manifest, log_file
 from .records import pack_vectors, unpack_vectors
 
-READS = ("search", "range_search", "explain", "get")
+READS = ("search", "range_search", "explain", "get", "codes")
 """Methods of `CBEIndex` that a shard passes on."""
 
 CHECKPOINT_BYTES = 2**28
