@@ -86,6 +86,8 @@ def test_search_works_from_a_disk(site):
         {"vectors": "float32", "buckets": None},
         {"vectors": "float16", "buckets": "cells"},
         {"vectors": None, "buckets": "cells"},
+        {"vectors": "int8", "buckets": None},
+        {"vectors": "int4", "buckets": "cells"},
         {"vectors": None, "buckets": "clusters"},
         {"vectors": None, "buckets": "substrings"},
         {"vectors": None, "buckets": "graph", "hamming": False},
@@ -94,7 +96,7 @@ def test_search_works_from_a_disk(site):
 )
 def test_the_calculator_agrees_with_an_index(site, options):
     """Within a fifth of what `stats` says of 9,000 rows."""
-    rows, dim = 9_000, 192
+    rows, dim = 9_000, 256
     index = CBEIndex(dim, **options)
     index.add(np.random.default_rng(0).standard_normal((rows, dim), dtype=np.float32))
     stored = sum(index.stats()["bytes"].values()) / rows
