@@ -207,7 +207,7 @@ def planner() -> Drawing:
     drawing.arrow(180, 212, 180, 232)
     drawing.box(60, 234, 240, 28, "chosen")
     drawing.text(180, 252, "mode=buckets, n_probes=9", "code", "middle")
-    drawing.text(180, 280, "explain() prints the same table for your index.", "note", "middle")
+    drawing.text(180, 280, "explain() prints the plan and the costs of your index.", "note", "middle")
     return drawing
 
 
