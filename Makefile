@@ -5,9 +5,9 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types tests tests-uncompiled tests-bounds tests-oldest test-arm test-wheel coverage fuzz bench clean
+.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-wheel coverage fuzz bench clean
 
-test: lint types coverage tests-bounds test-wheel
+test: lint types docs coverage tests-bounds test-wheel
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -17,8 +17,17 @@ lint: .venv/dev
 types: .venv/dev
 	$(BIN)/mypy
 
+# The documentation, into site/. A broken link, a missing docstring and a request to another host are errors.
+docs: .venv/docs
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
+
 tests: .venv/dev
 	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=15 $(COVERAGE)
+
+# Pages in a real browser. These tests are part of `make tests` too, where they are skipped without Chromium.
+test-browser: .venv/dev .venv/docs
+	command -v chromium || apt-get install --yes chromium
+	$(BIN)/python -m pytest -q tests/test_browser.py
 
 # Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev
@@ -73,4 +82,4 @@ bench: .venv/bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-arm .venv-oldest .venv-wheel .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report
+	rm -rf .venv .venv-arm .venv-oldest .venv-wheel .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report site

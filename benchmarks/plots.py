@@ -82,14 +82,14 @@ def speed(points: list[Row], title: str, levels: Sequence[float]) -> Any:
     drawn = [p for p in points if curves.recall_of(p) >= lowest] or points
     for name, own, look in _looks(drawn):
         best = curves.frontier(own)
-        axes.plot([_stretched(curves.recall_of(p)) for p in best], [p["qps"] for p in best], label=name, **look)
-    first, last = _recall_axis(axes, "x", [curves.recall_of(p) for p in drawn])
+        axes.plot([stretched(curves.recall_of(p)) for p in best], [p["qps"] for p in best], label=name, **look)
+    first, last = recall_axis(axes, "x", [curves.recall_of(p) for p in drawn])
     log_axis(axes)
     axes.set_xlabel("recall (scale widens towards 1); better to the right")
     axes.set_ylabel("queries per second, encoding included; better above")
     for level in levels:
         if first <= level <= last:
-            axes.axvline(_stretched(level), color="#BBBBBB", linewidth=1, zorder=0)
+            axes.axvline(stretched(level), color="#BBBBBB", linewidth=1, zorder=0)
     legend(axes)
     return figure
 
@@ -100,12 +100,12 @@ def recall_at(points: list[Row], title: str) -> Any:
     for name, own, look in _looks(points):
         recall = max(own, key=lambda p: (curves.recall_of(p), p["qps"]))["recall"]
         label = f"{name} ({recall[-1]:.3f})"
-        stretched = [_stretched(value) for value in recall]
-        axes.plot(range(1, len(recall) + 1), stretched, label=label, **{**look, "markevery": (9, 10)})
+        heights = [stretched(value) for value in recall]
+        axes.plot(range(1, len(recall) + 1), heights, label=label, **{**look, "markevery": (9, 10)})
     axes.set_xlabel("R: number of results")
     axes.set_ylabel("recall 10@R (scale widens towards 1)")
     axes.set_xlim(0, max(len(point["recall"]) for point in points) + 1)
-    _recall_axis(axes, "y", [0.0, *(curves.recall_of(point) for point in points)])
+    recall_axis(axes, "y", [0.0, *(curves.recall_of(point) for point in points)])
     legend(axes)
     return figure
 
@@ -180,16 +180,16 @@ def legend(axes: Any) -> None:
     axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), borderaxespad=0, frameon=False, handlelength=3.2)
 
 
-def _recall_axis(axes: Any, axis: str, recalls: list[float]) -> tuple[float, float]:
+def recall_axis(axes: Any, axis: str, recalls: list[float]) -> tuple[float, float]:
     """Give an axis of stretched recalls its range and its ticks; return the first and last of them."""
     first = max((tick for tick in TICKS if tick <= min(recalls)), default=0.0)
     last = min((tick for tick in TICKS if tick >= max(recalls)), default=1.0)
     ticks = [tick for tick in TICKS if first <= tick <= last]
     axes.set(
         **{
-            f"{axis}ticks": [_stretched(tick) for tick in ticks],
+            f"{axis}ticks": [stretched(tick) for tick in ticks],
             f"{axis}ticklabels": [f"{tick:g}" for tick in ticks],
-            f"{axis}lim": (_stretched(first) - 0.03, _stretched(last) + 0.05),
+            f"{axis}lim": (stretched(first) - 0.03, stretched(last) + 0.05),
         }
     )
     return first, last
@@ -206,6 +206,6 @@ def log_axis(axes: Any) -> None:
     axes.yaxis.set_minor_formatter(NullFormatter())
 
 
-def _stretched(recall: float) -> float:
+def stretched(recall: float) -> float:
     """Place of a recall on the axis: each halving of what is missed is as wide as the one before."""
     return float(-np.log10(1 - min(recall, _MOST)))

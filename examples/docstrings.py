@@ -16,6 +16,7 @@ from collections import Counter
 from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 from scipy import sparse
@@ -69,6 +70,27 @@ def weigh(X: sparse.csr_array) -> np.ndarray:
     return np.asarray(np.log((1 + X.shape[0]) / (1 + seen)), dtype=np.float32)
 
 
+class Collection(NamedTuple):
+    """Functions with their docstrings, as weighted sparse rows."""
+
+    names: list[str]
+    texts: list[str]
+    rows: sparse.csr_array
+    weights: sparse.dia_array
+
+
+def collect(packages: Path, limit: int) -> Collection:
+    """Read the docstrings of a folder, and weigh their words."""
+    found: dict[str, str] = {}
+    for name, text in read_docstrings([packages]):
+        found.setdefault(name, text)
+        if len(found) >= limit:
+            break
+    X = vectors(list(found.values()))
+    weights = sparse.diags_array(weigh(X))
+    return Collection(list(found), list(found.values()), sparse.csr_array(X @ weights), weights)
+
+
 def main() -> None:
     """Index the docstrings, then search for each query."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -77,21 +99,13 @@ def main() -> None:
     parser.add_argument("--packages", type=Path, default=Path(sysconfig.get_paths()["purelib"]), help="folder to read")
     options = parser.parse_args()
 
-    found: dict[str, str] = {}
-    for name, text in read_docstrings([options.packages]):
-        found.setdefault(name, text)
-        if len(found) >= options.limit:
-            break
-    names, texts = list(found), list(found.values())
-    X = vectors(texts)
-    weights = sparse.diags_array(weigh(X))
-    X = sparse.csr_array(X @ weights)
+    names, texts, X, weights = collect(options.packages, options.limit)
     index = CBEIndex(DIM, n_bits=4096, vectors="float32")
     index.add(X)
     print(f"{index}; {index.stats()['bytes']['codes'] / len(index):.0f} bytes of code each")
 
     for question in options.question or [names[len(names) // 3], "compute the inverse of a matrix"]:
-        query = X[[names.index(question)]] if question in found else sparse.csr_array(vectors([question]) @ weights)
+        query = X[[names.index(question)]] if question in names else sparse.csr_array(vectors([question]) @ weights)
         distances, ids = index.search(query, k=6)
         print(f"\nlike {question!r}:")
         for distance, id_ in zip(distances[0], ids[0], strict=True):

@@ -1,6 +1,7 @@
 """The documents for contributors agree with the code."""
 
 import ast
+import importlib.util
 import re
 import tomllib
 from functools import cache
@@ -8,18 +9,14 @@ from pathlib import Path
 
 import pytest
 
+import cbeindex
+
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cbeindex"
 DOCUMENTS = (
-    "README.md",
-    "CONTRIBUTING.md",
-    "CHANGELOG.md",
-    "SECURITY.md",
-    "docs/architecture.md",
-    "docs/coming-from-faiss.md",
-    "docs/coming-from-hnswlib.md",
-    "docs/many-machines.md",
-)
+    "README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md",
+    *sorted(path.relative_to(ROOT).as_posix() for path in (ROOT / "docs").rglob("*.md")),
+)  # fmt: skip
 
 
 def rooms():
@@ -119,6 +116,54 @@ def test_commands_exist(document):
 def test_links_between_documents_work(document):
     for target in re.findall(r"\]\((?!http)([^)#]+)", (ROOT / document).read_text()):
         assert (ROOT / document).parent.joinpath(target).exists(), target
+
+
+def test_every_public_name_is_in_the_reference():
+    """And every exported name of the modules with an extra of their own."""
+    pages = "".join(path.read_text() for path in (ROOT / "docs/reference").glob("*.md"))
+    documented = set(re.findall(r"^::: (\S+)", pages, flags=re.MULTILINE))
+    assert {f"cbeindex.{name}" for name in cbeindex.__all__} <= documented
+
+
+def test_names_without_a_docstring_are_reported(tmp_path, monkeypatch):
+    hooks = loaded_hooks()
+    (tmp_path / "shapes.py").write_text(
+        'class Circle:\n    """Round."""\n    def area(self):\n        """Return."""\n    def bare(self): ...\n'
+    )
+    monkeypatch.setattr(hooks, "ROOT", tmp_path)
+    assert list(hooks.without_docstring("shapes.Circle")) == ["shapes.Circle.bare"]
+
+
+def test_requests_to_other_hosts_are_reported():
+    page = (
+        '<link rel="canonical" href="https://a.example"><a href="https://b.example">b</a><img src="c.png">'
+        '<script src="https://d.example/d.js"></script><link rel="stylesheet" href="//e.example/e.css">'
+    )
+    assert [tag.split("//")[1][:9] for tag in loaded_hooks().external_requests(page)] == ["d.example", "e.example"]
+
+
+def loaded_hooks():
+    """The hooks of the documentation, which are no module of a package."""
+    pytest.importorskip("griffe", reason="needs the extra docs")
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_drawings_are_those_of_the_script(tmp_path):
+    """As far as they do not depend on the estimates of an index."""
+    spec = importlib.util.spec_from_file_location("draw", ROOT / "docs/drawings/draw.py")
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    assert {path.stem for path in (ROOT / "docs/drawings").glob("*.svg")} == {f.__name__ for f in module.DRAWINGS}
+    for draw in module.DRAWINGS:
+        if draw.__name__ != "estimates":
+            assert str(draw()) == (ROOT / f"docs/drawings/{draw.__name__}.svg").read_text()
+
+
+def test_the_picture_is_small():
+    assert 5_000 < (ROOT / "docs/assets/recall-speed.svg").stat().st_size < 200_000
 
 
 def test_continuous_integration_covers_the_supported_versions():

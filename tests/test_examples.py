@@ -7,11 +7,13 @@ from pathlib import Path
 import pytest
 
 from tests import postgres
+from tests.small_package import write_functions
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 TESTED = {
     "classify_digits.py",
     "docstrings.py",
+    "explore.py",
     "from_faiss.py",
     "langchain_store.py",
     "many_machines.py",
@@ -63,16 +65,7 @@ def test_many_machines():
 
 def test_docstrings(tmp_path):
     """On a small folder of functions: a function's nearest neighbour is the one that does nearly the same."""
-    package = tmp_path / "shapes"
-    package.mkdir()
-    (package / "circle.py").write_text(
-        'def area(r):\n    """Return the area of a circle with the given radius in square metres."""\n'
-        'def extent(r):\n    """Return the surface area of a circle with the given radius and colour."""\n'
-    )
-    (package / "text.py").write_text(
-        'def upper(s):\n    """Turn every letter of a sentence into its upper case form at once."""\n'
-        'def lower(s):\n    """Turn every letter of a sentence into its lower case form instead."""\n'
-    )
+    write_functions(tmp_path)
     output = run("docstrings.py", "shapes.circle.area", "letter upper case", "--packages", str(tmp_path))
     assert "4 vectors" in output
     first, second = output.split("like ")[1:]

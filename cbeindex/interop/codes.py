@@ -37,16 +37,15 @@ def codes_from(
 
     Notes
     -----
-    ===================================================== =====================================
-    codes                                                 call
-    ===================================================== =====================================
-    `np.packbits(bits, axis=1)`                           `codes_from(codes)`
-    sentence-transformers "ubinary", Cohere "ubinary"     `codes_from(codes)`
-    sentence-transformers "binary"                        `codes_from(codes, signed=True)`
-    `np.packbits(bits, axis=1).view(np.int8)`             `codes_from(codes, signed="view")`
-    one column for each bit                               `codes_from(bits, packed=False)`
-    `np.packbits(bits, axis=1, bitorder="little")`, faiss nothing to do
-    ===================================================== =====================================
+    The call for codes of each origin:
+
+        codes                                                 call
+        `np.packbits(bits, axis=1)`                           `codes_from(codes)`
+        sentence-transformers "ubinary", Cohere "ubinary"     `codes_from(codes)`
+        sentence-transformers "binary"                        `codes_from(codes, signed=True)`
+        `np.packbits(bits, axis=1).view(np.int8)`             `codes_from(codes, signed="view")`
+        one column for each bit                               `codes_from(bits, packed=False)`
+        `np.packbits(bits, axis=1, bitorder="little")`, faiss nothing to do
 
     Hamming distances do not depend on the order of bits, as long as all codes have the same. The order decides which
     bits are spare where the length of codes is no multiple of 8, and which are first in parts of codes.
