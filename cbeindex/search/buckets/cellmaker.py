@@ -17,7 +17,7 @@ from ...data.codes import CodeRows
 from ...data.columns import take_rows
 from ...data.keys import EstimateKeys
 from ...distances.records import RECORD_ROWS, record_bytes
-from ...distances.residuals import CELL_BITS, ResidualCodec
+from ...distances.residuals import CELL_BITS, ResidualCodec, centres_of
 from ...store.segment import NOT_HIDDEN, Segment
 from .base import BucketMaker, Buckets
 from .cellkernel import CellCall, CellCounts
@@ -31,12 +31,12 @@ class _Division(NamedTuple):
     ----------
     cell : int64 array of shape (n_rows,)
     centroids : float32 array of shape (n_cells, width)
-    centres : uint8 array of shape (n_cells,)
+    centres : uint16 array of shape (n_cells,)
     """
 
     cell: Rows
     centroids: Floats
-    centres: NDArray[np.uint8]
+    centres: NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class CellMaker(BucketMaker):
         """Divide the rows of each centre into cells of about the same size."""
         codec = self.codec
         assert codec is not None
-        centres = column[:, -1]
+        centres = centres_of(column)
         n_rows, sizes = len(centres), np.bincount(centres, minlength=len(codec.centres))
         used, by_centre = np.flatnonzero(sizes), np.argsort(centres, kind="stable")
         ends = np.cumsum(sizes)
@@ -137,7 +137,7 @@ class CellMaker(BucketMaker):
                     cell[rows] = firsts[i] + part
 
         for_each_chunk(task, len(used), 1, n_cores())
-        return _Division(cell, centroids, np.repeat(used, n_parts).astype(np.uint8))
+        return _Division(cell, centroids, np.repeat(used, n_parts).astype(np.uint16))
 
 
 def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:

@@ -64,7 +64,7 @@ class ResidualCells(Buckets):
         Records of each cell, and its rows, which these records hold.
     centroids : float32 array of shape (n_cells, width)
         Means of the first projections of rows.
-    cell_centres : uint8 array of shape (n_cells,)
+    cell_centres : uint16 array of shape (n_cells,)
         The centre that the codes of a cell are relative to.
     n_probes : tuple of int
         Cells that hold most of the 10, 100 and 1,000 nearest rows of a row, on average.
@@ -75,7 +75,7 @@ class ResidualCells(Buckets):
     starts: Rows
     offsets: Rows
     centroids: Floats
-    cell_centres: NDArray[np.uint8]
+    cell_centres: NDArray[np.uint16]
     n_probes: tuple[int, ...]
 
     kind: ClassVar[str] = "residual cells"
@@ -114,10 +114,10 @@ class ResidualCells(Buckets):
         n_cells, width = centroids.shape
         n_bytes = -(-width * codec.bits // 8)
         one = np.zeros((1, width), dtype=np.float32)
-        codes, chosen = np.empty((n_cells, n_bytes), dtype=np.uint8), np.empty(n_cells, dtype=np.uint8)
+        codes, chosen = np.empty((n_cells, n_bytes), dtype=np.uint8), np.empty(n_cells, dtype=np.uint16)
         sums = np.empty((n_cells, 5))
         kernels.residuals.encode_rows(
-            np.ascontiguousarray(centroids), one, one[:, 0], width, codec.bits, codec.level_width, codes, chosen, sums
+            np.ascontiguousarray(centroids), one, one.T, one[:, 0], codec.bits, codec.level_width, codes, chosen, sums
         )
         square, product = sums[:, 0], sums[:, 1]
         weight, bases = 2.0, square
@@ -179,7 +179,7 @@ class ResidualCells(Buckets):
             "starts": self.starts,
             "offsets": self.offsets,
             "centroids": self.centroids,
-            "centres": self.cell_centres,
+            "centres": self.cell_centres.astype(_centre_type(self.codec), copy=False),
         }
 
     @classmethod
@@ -198,7 +198,7 @@ class ResidualCells(Buckets):
         if starts[0] != 0 or starts[-1] != len(records) or not np.array_equal(np.diff(starts), n_records):
             raise ValueError(f"records of cells must ascend from 0 to {len(records)}, as many as hold their rows")
         centroids = read("centroids", np.float32, n_cells, codec.width)
-        centres = read("centres", np.uint8, n_cells)
+        centres = read("centres", _centre_type(codec), n_cells).astype(np.uint16)
         longest = squares(centroids).max(initial=0)
         if not longest <= _LARGEST or centres.max(initial=0) >= len(codec.centres):
             raise ValueError("centroids of cells must be short and finite, and their centres those of the index")
@@ -233,6 +233,11 @@ class ResidualCells(Buckets):
         rows = (self.offsets[cell] + within)[:, np.newaxis] + np.arange(RECORD_ROWS)
         expected: Rows = np.where(rows < self.offsets[cell + 1][:, np.newaxis], rows, -1)
         return expected
+
+
+def _centre_type(codec: ResidualCodec) -> type[np.unsignedinteger[Any]]:
+    """Return the type of centres in files: a byte where that is enough."""
+    return np.uint8 if len(codec.centres) <= 256 else np.uint16
 
 
 # The largest magnitude of a number of a row, and of the squared norm of a centroid: squared norms are up to 1e36.
