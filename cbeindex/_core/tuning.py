@@ -265,6 +265,17 @@ class Tuning:
     centre_sample_values: int = 2**26
     # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
     least_centre_gain: float = 0.04
+    # Copies of rows in second cells. The second cell of a row is one of the nearest to its own: at least so many, and as
+    # many as this number of products allows (0.4 s). On GloVe, with 823 cells, those with 95 and 99 % of the true ten
+    # have 6,647 and 20,779 places for rows without copies; with copies in one of the 32 nearest cells 6,628 and 19,493,
+    # of 128 5,803 and 16,234, of all 5,514 and 15,671. On Fashion-MNIST copies save nothing.
+    spill_neighbours: int = 64
+    spill_products: int = 2**33
+    # The weight of the part of the second residual along the first; the least rows of a segment with copies; and the
+    # share of the visited rows that copies must save.
+    spill_lambda: float = 1.5
+    least_spill_rows: int = 2**14
+    least_spill_gain: float = 0.1
     # Rows of a task that writes records.
     record_task_rows: int = 2**13
     # The default number of probes is such that cells hold this share of the nearest rows of a row.

@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from .. import kernels
 from .._core.progress import part_bar
 from .._core.tuning import tuning
-from .._core.typing import Floats, Projections, Rows
+from .._core.typing import Doubles, Floats, Projections, Rows
 from ..data.columns import Column
 from ..data.sparserows import VectorRows
 from .estimator import Geometry
@@ -135,34 +135,46 @@ class ResidualCodec:
     def encode(self, rows: VectorRows, projections: Projections) -> NDArray[np.uint8]:
         """Encode prepared rows from their projections."""
         n = len(projections)
-        column = np.empty((n, *self.column.shape), dtype=np.uint8)
         codes, chosen = np.empty((n, self.n_bytes), dtype=np.uint8), np.empty(n, dtype="<u2")
         sums = np.empty((n, 5))
         kernels.residuals.encode_rows(
             np.ascontiguousarray(projections), self.centres, self.turned, self.half_squares, self.bits,
             self.level_width, codes, chosen, sums,
         )  # fmt: skip
+        if self.metric.name == "ip":
+            beside = -products_and_squares(rows, self.geometry.centre)[0]
+        else:
+            beside = (1 - squares(rows)) / 2 if self.metric.name == "cosine" else np.zeros(n)
+        return self.column_of(codes, sums, beside, chosen)
+
+    def column_of(
+        self, codes: NDArray[np.uint8], sums: Doubles, beside: Doubles, chosen: NDArray[np.uint16]
+    ) -> NDArray[np.uint8]:
+        """Return the column of rows from what the kernel makes of them, and from what is beside their own offsets."""
+        column = np.empty((len(codes), *self.column.shape), dtype=np.uint8)
         column[:, : self.n_bytes] = codes
-        numbers = np.stack(self._numbers(rows, *sums.T), axis=1).astype("<f4")
+        numbers = np.stack(self._numbers(beside, *sums.T), axis=1).astype("<f4")
         column[:, self.n_bytes : -2] = numbers.view(np.uint8)
-        column[:, -2:] = chosen[:, np.newaxis].view(np.uint8)
+        column[:, -2:] = chosen.astype("<u2", copy=False)[:, np.newaxis].view(np.uint8)
         return column
 
     def _numbers(
-        self, rows: VectorRows, square: Any, product: Any, values: Any, along_values: Any, along: Any
+        self, beside: Any, square: Any, product: Any, values: Any, along_values: Any, along: Any
     ) -> tuple[Any, ...]:
         """Return factors, offsets, spreads and lengths from the sums that the kernel makes."""
-        scale = self.geometry.scale
         f = np.divide(square, product, out=np.zeros_like(square), where=product > 0)
         spread = np.sqrt(np.maximum(f**2 * values - square, 0) / max(1, self.n_bits - 1))
+        offset = self.own_offsets(square, f * along_values, along) + beside
+        return self.factor_scale * f, offset, spread, np.sqrt(square)
+
+    def own_offsets(self, square: Any, along_values: Any, along: Any) -> Any:
+        """Return what residuals y and centres c add to offsets: of |y|^2, f <c, V> and <c, y>.
+
+        Under "cosine", row and query share the 1 of 1 - cosine, so that both are small where distances are.
+        """
         if self.metric.name == "ip":
-            with_mean, _ = products_and_squares(rows, self.geometry.centre)
-            return scale * f, scale * (f * along_values - along) - with_mean, spread, np.sqrt(square)
-        offset = scale * (square + 2 * f * along_values)
-        if self.metric.name == "l2":
-            return 2 * scale * f, offset, spread, np.sqrt(square)
-        # Row and query share the 1 of 1 - cosine, so that both are small where distances are.
-        return scale * f, (offset + 1 - squares(rows)) / 2, spread, np.sqrt(square)
+            return self.geometry.scale * (along_values - along)
+        return self.factor_scale / 2 * (square + 2 * along_values)
 
     def numbers_of(self, column: NDArray[np.uint8]) -> Numbers:
         """Return the numbers of encoded rows."""

@@ -92,12 +92,21 @@ def encode_rows(
     numbers : float64 array of shape (n, 5)
         For residual y, values V and centre c: |y|^2, <y, V>, |V|^2, <c, V> and <c, y>.
     """
-    n_bits = projections.shape[1]
-    residual, levels = np.empty(n_bits, dtype=np.float32), np.empty(n_bits, dtype=np.uint8)
     scores = np.empty(half_squares.size, dtype=np.float32)
     for row in range(projections.shape[0]):
-        number = nearest_centre(projections[row], turned, half_squares, scores)
-        centre, square, along = centres[number], 0.0, 0.0
+        chosen[row] = nearest_centre(projections[row], turned, half_squares, scores)
+    encode_near(projections, centres, chosen, bits, share, codes, numbers)
+
+
+@njit(cache=True, nogil=True)
+def encode_near(
+    projections: Projections, centres: Floats, chosen: Any, bits: int, share: float, codes: CodeBytes, numbers: Doubles
+) -> None:
+    """Quantise rows relative to the centres `chosen`; parameters are those of `encode_rows`."""
+    n_bits = projections.shape[1]
+    residual, levels = np.empty(n_bits, dtype=np.float32), np.empty(n_bits, dtype=np.uint8)
+    for row in range(projections.shape[0]):
+        centre, square, along = centres[chosen[row]], 0.0, 0.0
         for i in range(n_bits):
             residual[i] = projections[row, i] - centre[i]
             square += np.float64(residual[i]) * residual[i]
@@ -106,7 +115,6 @@ def encode_rows(
         inverse = 1 / step if step > 1e-30 else 0.0
         numbers[row, 1], numbers[row, 2], numbers[row, 3] = quantise(residual, centre, bits, inverse, levels)
         numbers[row, 0], numbers[row, 4] = square, along
-        chosen[row] = number
         pack_levels(levels, bits, codes[row])
 
 

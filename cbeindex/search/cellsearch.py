@@ -44,7 +44,7 @@ class _Part(NamedTuple):
             return cls(segment, selection.hidden)
         codec = segment.buckets.codec
         few = segment.take(selection.rows, columns)
-        return cls(CellMaker(codec.n_bits, codec=codec).arrange(few) if few.n_rows else few, NOT_HIDDEN)
+        return cls(CellMaker(codec.n_bits, codec=codec, spill=False).arrange(few) if few.n_rows else few, NOT_HIDDEN)
 
     @property
     def n_visible(self) -> int:
@@ -94,7 +94,9 @@ class CellSearch:
         plan, n_visible = self._plan, part.n_visible
         n_found = min(plan.n_exact if plan.rerank == "exact" else plan.k, part.segment.n_rows)
         n_probes = part.segment.buckets.probes(plan, n_visible)
-        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), plan.k if self._has_kernel else 0)
+        with_copies = plan.rerank == "exact" and n_probes < part.segment.buckets.n_cells
+        k = plan.k if self._has_kernel else 0
+        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), k, with_copies)
 
     # --- nearest rows ---
 

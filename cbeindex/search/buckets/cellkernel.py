@@ -14,6 +14,7 @@ from ...distances.residuals import CELL_BITS
 from ...errors import CorruptIndexFileError
 from ...store.segment import Segment
 from .residualcells import ResidualCells
+from .spilling import Copies
 
 _NO_VECTORS: Vectors = np.empty((0, 0), dtype=np.float32)
 # Stands for queries where there are no vectors to compare them with.
@@ -33,12 +34,15 @@ class CellCounts(NamedTuple):
         Rows that must be found, whatever cells it takes.
     k : int
         Rows to find by exact distance among them; 0 if the rows by estimate are the result.
+    with_copies : bool
+        Whether to visit rows in their second cells too. Their estimates are for candidates only.
     """
 
     n_probes: int
     n_found: int
     n_wanted: int
     k: int = 0
+    with_copies: bool = False
 
 
 class CellsFound(NamedTuple):
@@ -98,13 +102,14 @@ class CellCall:
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
+        copies = cells.copies if counts.with_copies else Copies.none(cells.n_cells, codec.n_bytes)
         numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted]
         self._arguments = (
             codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
             directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,
-            hidden, segment.ranks, segment.order, segment.ids, segment.columns["vectors"] if counts.k else _NO_VECTORS,
-            codec.metric.number, np.array(numbers, dtype=np.int64),
-            kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
+            copies.starts, copies.records, hidden, segment.ranks, segment.order, segment.ids,
+            segment.columns["vectors"] if counts.k else _NO_VECTORS, codec.metric.number,
+            np.array(numbers, dtype=np.int64), kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
         )  # fmt: skip
 
     def of_projections(
