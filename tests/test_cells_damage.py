@@ -155,7 +155,7 @@ def test_copies_of_no_row_or_of_one_row_are_verified_and_do_no_harm(spilled, val
         return array
 
     change(spilled, CELLS + "copies", edit)
-    with pytest.raises(CorruptIndexFileError, match="copies must be of rows|one copy at most"):
+    with pytest.raises(CorruptIndexFileError, match=r"copies must be of rows|one copy at most"):
         verify(spilled)
     with small_sizes():
         found = CBEIndex.load(spilled).search(some_rows(4, seed=1), 10, n_probes=2, n_candidates=60)

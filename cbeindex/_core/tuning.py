@@ -265,8 +265,8 @@ class Tuning:
     centre_sample_values: int = 2**26
     # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
     least_centre_gain: float = 0.04
-    # Copies of rows in second cells. The second cell of a row is one of the nearest to its own: at least so many, and as
-    # many as this number of products allows (0.4 s). On GloVe, with 823 cells, those with 95 and 99 % of the true ten
+    # Copies of rows in second cells. The second cell of a row is one of those nearest to its own: at least so many, and
+    # as many as this number of products allows (0.4 s). On GloVe with 823 cells, those with 95 and 99 % of the true ten
     # have 6,647 and 20,779 places for rows without copies; with copies in one of the 32 nearest cells 6,628 and 19,493,
     # of 128 5,803 and 16,234, of all 5,514 and 15,671. On Fashion-MNIST copies save nothing.
     spill_neighbours: int = 64
