@@ -391,6 +391,24 @@ def test_more_centres_than_a_byte_can_name(tmp_path):
     check_equal(index.search(queries, 7, n_probes=ALL, n_candidates=900), scanned)
 
 
+@pytest.mark.parametrize("vectors", ["int8", "int4"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_kept_levels_name_any_of_many_centres(tmp_path, metric, vectors):
+    with tuned(centres_of_root=20.0, least_centre_rows=2, least_centre_gain=-1.0):
+        index = CBEIndex(DIM, 20, metric=metric, vectors=vectors, buckets="cells")  # a rotation of their own
+        index.add(some_vectors(800))
+    assert len(index._state.codec.kept.residuals.centres) > 256
+    queries = some_vectors(6, seed=6)
+    index.save(tmp_path / "many.cbe")
+    verify(tmp_path / "many.cbe")
+    true = vector_oracles.distances(metric, queries, some_vectors(800))
+    for one in (index, CBEIndex.load(tmp_path / "many.cbe")):
+        found = one.search(queries, 7, n_probes=ALL, n_candidates=800)
+        # Residuals are a tenth of the distances to queries or less, and levels of 4 bits lose a tenth of them.
+        np.testing.assert_allclose(found.distances, np.take_along_axis(true, found.ids, axis=1), rtol=0.1, atol=0.1)
+        assert np.abs(one.get(np.arange(800)) - (some_vectors(800))).mean() < 0.2 or metric == "cosine"
+
+
 def test_centres_come_from_all_rows_of_a_call():
     """Rows are sorted by cluster, and the first rows, which would be enough to fit the index, are of one cluster."""
     rng = np.random.default_rng(0)

@@ -191,7 +191,8 @@ def test_data_decides_unless_the_caller_does():
 
 
 BAD = [
-    ({"vectors": None}, ValueError, "spill=True needs vectors="),
+    ({"vectors": None}, ValueError, "spill=True needs vectors that are read beside codes, got vectors=None"),
+    ({"vectors": "int4", "n_bits": DIM}, ValueError, "spill=True needs vectors that are read beside codes"),
     ({"cell_bits": 1}, ValueError, "spill=True needs cell_bits=4, got 1"),
     ({"n_bits": 300}, ValueError, "spill=True needs cell_bits=4, got 1"),
     ({"buckets": "clusters"}, ValueError, "spill is not an option of buckets='clusters'"),

@@ -31,4 +31,4 @@ def recode(
     lengthened = np.sqrt(numbers.spreads.astype(np.float64) ** 2 * max(1, codec.n_bits - 1) + square)
     ratio = np.divide(lengthened, numbers.lengths, out=np.ones(len(rows)), where=numbers.lengths > 0)
     beside = numbers.offsets - codec.own_offsets(square, ratio * along, along)
-    return codec.column_of(codes, sums, beside, centres)
+    return codec.column_of(codes, codec.numbers_from(sums, beside, centres))
