@@ -92,7 +92,7 @@ class CBEIndex(Saveable):
         For "cells": bits a dimension of residual codes. By default 4 for codes of fewer than 200 dimensions, else 1.
     spill : bool, optional
         For "cells" with kept vectors and 4 bits: whether every row is also in a second cell, from where searches with
-        exact distances find it in fewer probes. By default where that saves a tenth of the visited rows. Copies take
+        exact distances find it in fewer probes. By default where that saves 30 % of the visited rows. Copies take
         the memory of the codes again, `stats()["bytes"]["copies"]`.
     hamming : bool
         Whether Hamming codes are kept beside cells or a graph. Without them, `rerank=None` and `mode="cascade"` raise

@@ -252,11 +252,11 @@ class Tuning:
     few_cell_dimensions: int = 200
     # Rows whose error `stats` reports where vectors are kept in 4 or 8 bits: 1,000 give it to 1 or 2 %.
     kept_error_rows: int = 1000
-    # Centres, as a multiple of the square root of the rows of the sample, the least rows of it for each of them,
-    # and the most values of all centres (4 MB). Cells lie within centres, so that centres should be as many as cells:
-    # on GloVe, cells that hold 95 and 99 % of the true ten have 7,256 and 21,173 rows with 256 centres, 5,955 and
-    # 19,205 with 512, 5,796 and 17,421 with 632, 4,818 and 15,852 with 1,024, the most that are chosen fast.
-    centres_of_root: float = 3.0
+    # Centres, as a multiple of the square root of the rows of the sample, the least rows of it for each, and the
+    # most values of all centres (4 MB). Cells lie within centres, so that centres should be as many as cells: on GloVe,
+    # cells with 95 and 99 % of the true ten have 7,256 and 21,173 rows with 256 centres, 5,955 and 19,205 with 512,
+    # 5,796 and 17,421 with 632, 4,818 and 15,852 with 1,024. But segments with few rows have a record for each centre.
+    centres_of_root: float = 2.4
     least_centre_rows: int = 16
     centre_values: int = 2**20
     # Rows of the sample that centres are trained on, at most, their bytes and their projections (256 MB). The sample is
@@ -268,16 +268,17 @@ class Tuning:
     # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
     least_centre_gain: float = 0.04
     # Copies of rows in second cells. The second cell of a row is one of those nearest to its own: at least so many, and
-    # as many as this number of products allows (0.4 s). On GloVe with 823 cells, those with 95 and 99 % of the true ten
+    # as many as this number of products allows. On GloVe with 823 cells, those with 95 and 99 % of the true ten
     # have 6,647 and 20,779 places for rows without copies; with copies in one of the 32 nearest cells 6,628 and 19,493,
     # of 128 5,803 and 16,234, of all 5,514 and 15,671. On Fashion-MNIST copies save nothing.
     spill_neighbours: int = 64
-    spill_products: int = 2**33
+    spill_products: int = 2**31
     # The weight of the part of the second residual along the first; the least rows of a segment with copies; and the
-    # share of the visited rows that copies must save.
+    # share of the visited rows that copies must save, since they double codes in memory and take a search time to tell
+    # apart: on GloVe, where they save a sixth at 95 and a quarter at 99 %, searches for 95 % took 0.93 of the time.
     spill_lambda: float = 1.5
     least_spill_rows: int = 2**14
-    least_spill_gain: float = 0.1
+    least_spill_gain: float = 0.3
     # Rows of a task that writes records.
     record_task_rows: int = 2**13
     # The default number of probes is such that cells hold this share of the nearest rows of a row.
