@@ -400,7 +400,7 @@ class CBEIndex(Saveable):
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse.
 
         Vectors that are kept as "int8" or "int4" are decoded. `stats()["relative_error"]` is the root mean square of
-        their distances to the vectors that were added, over the lengths of these.
+        their distances to the vectors that were added, over the root mean square of the lengths of these.
         """
         given = listed(ids, "ids")
         checked_ids = as_ids(np.atleast_1d(given), "ids")

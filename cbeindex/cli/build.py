@@ -78,6 +78,13 @@ def add_parser(commands: Any) -> None:
 def _add_arguments(add: Callable[..., object]) -> None:
     add("out", metavar="OUT", help="the index file to create")
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
+    add_index_arguments(add)
+    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
+    add("--force", action="store_true", help="replace OUT if it is an index file")
+
+
+def add_index_arguments(add: Callable[..., object]) -> None:
+    """Add the arguments that say which index is built, and of what."""
     add("--key", help="array of .npz files to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
     metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
@@ -92,11 +99,9 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("--buckets", choices=BUCKETS, help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     add("--ids", metavar="FILE.npy", help="unique non-negative integers, one per vector")
-    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
     sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
         fit in {size_text(tuning().cli_sample_bytes)})"""
     add("--sample", type=count(2), metavar="N", help=sample_help)
-    add("--force", action="store_true", help="replace OUT if it is an index file")
     add("--quiet", action="store_true", help="print neither progress nor a summary")
 
 
@@ -120,20 +125,12 @@ def _build(
     arguments: argparse.Namespace, inputs: Inputs, path: Path, exit_if_signalled: Callable[[], None]
 ) -> CBEIndex:
     """Build the index, with a temporary file at `path` for rows that memory should not hold."""
-    ids = None if arguments.ids is None else _read_ids(arguments.ids, inputs.n_rows)
-    index = CBEIndex(
-        inputs.dim,
-        arguments.bits,
-        metric=arguments.metric,
-        encoder=arguments.encoder,
-        vectors=arguments.kept,
-        buckets=arguments.buckets,
-        seed=arguments.seed,
-    )
+    ids = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
+    index = CBEIndex(inputs.dim, **index_arguments(arguments))
     _fit(index, inputs, arguments.sample, arguments.seed)
     n_unsaved = 0
     row_bytes = 8 * n_words(index.n_bits) + 32  # code, id and scalars
-    with _progress(inputs.n_rows, arguments.quiet) as advance:
+    with progress(inputs.n_rows, arguments.quiet) as advance:
         for rows, block in inputs.blocks(row_bytes):
             with inputs.locating(rows):
                 index.add(block, None if ids is None else ids[rows.start : rows.stop], n_threads=arguments.threads)
@@ -145,6 +142,18 @@ def _build(
     if index.path is not None and n_unsaved:
         index = _spilled(index, path)
     return index
+
+
+def index_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `CBEIndex` after `dim`."""
+    return {
+        "n_bits": arguments.bits,
+        "metric": arguments.metric,
+        "encoder": arguments.encoder,
+        "vectors": arguments.kept,
+        "buckets": arguments.buckets,
+        "seed": arguments.seed,
+    }
 
 
 def _check_target(out: Path, force: bool) -> None:
@@ -160,7 +169,7 @@ def _check_target(out: Path, force: bool) -> None:
     raise NotAnIndexFileError(f"{out}: not an index file, so it is not replaced; remove it first")
 
 
-def _read_ids(path: str, n: int) -> Ids:
+def read_ids(path: str, n: int) -> Ids:
     """Read one id for each of `n` rows."""
     values = open_vectors(path)
     if is_sparse(values) or min(values.shape) != 1:
@@ -206,7 +215,7 @@ def _move_into_place(index: CBEIndex, out: Path) -> None:
 
 
 @contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
+def progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
     """Yield a function that reports vectors as done: by a tqdm bar, or by lines where tqdm is not installed."""
     if quiet or not sys.stderr.isatty():
         yield lambda n: None
