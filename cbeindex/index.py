@@ -90,6 +90,10 @@ class CBEIndex(Saveable):
         cell for each 8 rows, and 16 times the square root.
     cell_bits : {1, 2, 4}, optional
         For "cells": bits a dimension of residual codes. By default 4 for codes of fewer than 200 dimensions, else 1.
+    spill : bool, optional
+        For "cells" with kept vectors and 4 bits: whether every row is also in a second cell, from where searches with
+        exact distances find it in fewer probes. By default where that saves 30 % of the visited rows. Copies take
+        the memory of the codes again, `stats()["bytes"]["copies"]`.
     hamming : bool
         Whether Hamming codes are kept beside cells or a graph. Without them, `rerank=None` and `mode="cascade"` raise
         an error.
@@ -121,6 +125,7 @@ class CBEIndex(Saveable):
         table_bits: int | None = None,
         n_cells: int | None = None,
         cell_bits: int | None = None,
+        spill: bool | None = None,
         hamming: bool = True,
     ) -> None:
         self.metric = as_metric(metric)
@@ -136,6 +141,8 @@ class CBEIndex(Saveable):
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
         if buckets == "cells" or cell_bits is not None:
             self._options["cell_bits"] = cell_bits
+        if spill is not None:
+            self._options["spill"] = spill
         maker = bucket_maker(buckets, self.n_bits, self._options)
         has_cells = maker is not None and maker.uses_residuals
         if not self.hamming and not (maker is not None and maker.needs_vectors):
@@ -154,6 +161,8 @@ class CBEIndex(Saveable):
             n_levels=rotation_length(self._prototype),
             shares_levels=rotation_length(self._prototype) == self.n_bits and loses_nothing(self._prototype),
         )
+        if spill and ingest.kept_column in (None, "residuals"):
+            raise ValueError(f"spill=True needs vectors that are read beside codes, got vectors={vectors!r}")
         self._lock = write_lock()
         self._state = IndexState.empty(ingest, self._prototype if is_ready(self._prototype) else None)
 

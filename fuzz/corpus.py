@@ -107,6 +107,11 @@ def _recipes() -> list[Recipe]:
         every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": bits, "hamming": hamming}
         name = f"CBEIndex with cells, {every}, {history}"
         recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
+    for metric, vectors in itertools.product(METRICS, ("float16", "float32")):
+        history = next(histories)
+        every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": 4, "spill": True}
+        name = f"CBEIndex with copies, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, history=history, options=every))
     for metric, vectors, hamming in itertools.product(METRICS, (None, "float16", "float32"), (True, False)):
         history, is_sparse = next(histories), vectors == "float32" and metric == "ip"
         every = {"metric": metric, "vectors": vectors, "buckets": "graph", "hamming": hamming}

@@ -79,6 +79,7 @@ def change_options(rng: random.Random, file: IndexFile) -> str:
         file.content["options"] |= dict.fromkeys(unused)
     if file.content.get("buckets") == "cells":
         file.content["options"]["cell_bits"] = rng.choice((None, 1, 2, 3, 4, 8))
+        file.content["options"]["spill"] = rng.choice((None, True, False, 1))
     if rng.random() < 0.5:  # as many rows as make buckets, but none yet
         for segment in _segments(file):
             segment["buckets"] = None

@@ -63,7 +63,7 @@ def _check_heads(column: Any, n_centres: int) -> None:
     """Raise CorruptIndexFileError unless the numbers of kept vectors of 4 or 8 bits are finite and in range."""
     step = tuning().verify_rows
     for start in range(0, len(column), step):
-        factors, offsets, spreads, centres = heads_of(column[start : start + step])
+        factors, offsets, spreads, centres = heads_of(column[start : start + step], n_centres)
         for values in (factors, offsets, spreads):
             if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST_HEAD:
                 raise CorruptIndexFileError(f"numbers of kept vectors must be finite and at most {_LARGEST_HEAD:g}")

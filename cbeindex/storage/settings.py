@@ -14,7 +14,7 @@ from ..distances.residuals import CELL_BITS, MOST_CENTRES, ResidualCodec
 from ..encoders import ENCODERS, Encoder
 from .values import value_of
 
-_OPTIONS = ("n_tables", "table_bits", "n_cells", "cell_bits")
+_OPTIONS = ("n_tables", "table_bits", "n_cells", "cell_bits", "spill")
 
 # The sections that hold the arrays of the encoder begin with this.
 ENCODER_PREFIX = "encoder/"

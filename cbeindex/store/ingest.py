@@ -210,8 +210,7 @@ class Ingest:
     def read_first(self, source: VectorSource, present: RowStore) -> tuple[VectorRows, bool]:
         """Read the rows that an unfitted index takes beside the rows `present`, in the form in which it stores them.
 
-        Also returns whether the index then has enough rows to be fitted. Rows beyond those are not read, unless centres
-        of residual codes gain from a larger sample.
+        Also returns whether the index then has enough rows to be fitted. Rows beyond those are not read.
         """
         column = present.columns["vectors"]
         parts, n_present, n_bytes, has_enough = [], present.n_rows, self._first_bytes(present), False
@@ -221,8 +220,6 @@ class Ingest:
             has_bytes = (bytes_then >= tuning().first_bytes) & (n_rows >= tuning().least_first_rows)
             is_enough = (n_rows >= tuning().first_rows) | has_bytes
             has_enough = has_enough or bool(is_enough.any())
-            if self.needs_sample:
-                is_enough &= (n_rows >= tuning().centre_sample_rows) | (bytes_then >= tuning().centre_sample_bytes)
             taken = block[: int(is_enough.argmax()) + 1] if is_enough.any() else block
             self.check(source, first, taken)
             parts.append(column.of(taken))
@@ -230,6 +227,22 @@ class Ingest:
                 break
             n_present, n_bytes = n_present + len(block), int(bytes_then[-1])
         return column.joined(parts), has_enough
+
+    def sample_of(self, source: VectorSource, present: VectorRows) -> VectorRows:
+        """Return a sample for centres of residual codes: the rows `present`, and rows spread over all of `source`."""
+        limits, n = tuning(), source.n_rows
+        column = Column(np.float32, (self.dim,), self.keeps_sparse)
+        most = min(limits.centre_sample_rows, max(1, limits.centre_sample_bytes // (4 * self.dim)))
+        n_pieces = -(-min(n, most) // limits.sample_piece_rows)
+        parts = [present]
+        for i in range(n_pieces):
+            begin, end = i * n // n_pieces, (i + 1) * n // n_pieces
+            step = limits.sample_piece_rows
+            for first, block in source.own_blocks(step, begin, min(end, begin + step), check_finite=False):
+                self.check(source, first, block)
+                parts.append(column.of(block))
+        sample: VectorRows = column.joined(parts)
+        return sample
 
     def encode(self, codec: Codec, new: NewRows, start: int = 0, *, is_checked: bool = False) -> EncodedRows:
         """Encode the rows of `new.source` from row `start` on; `is_checked` if `check` has passed them."""

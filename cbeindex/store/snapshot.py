@@ -48,6 +48,7 @@ class Snapshot(NamedTuple):
         """Count rows, segments and bytes."""
         columns = {name for segment in self.segments for name in segment.columns}
         buckets = [s.order.nbytes + s.ranks.nbytes + s.buckets.nbytes for s in self.segments if s.buckets is not None]
+        n_copied = sum(getattr(s.buckets, "copied_nbytes", 0) for s in self.segments)
         return {
             "rows": self.n_rows,
             "removed": sum(s.n_removed for s in self.segments),
@@ -57,6 +58,7 @@ class Snapshot(NamedTuple):
                 "ids": sum(s.ids.nbytes for s in self.segments),
                 "removed": sum(s.removed.nbytes for s in self.segments),
                 "buckets": sum(buckets),
+                **({"copies": n_copied} if n_copied else {}),
                 **{name: sum(s.columns[name].nbytes for s in self.segments) for name in sorted(columns)},
             },
         }

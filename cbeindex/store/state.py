@@ -80,7 +80,10 @@ class IndexState(NamedTuple):
         if not is_enough:
             new.advance(n_first)
             return first_ids, first
-        state, stored_ids, stored = first._fitted(prototype)
+        sample = None
+        if self.ingest.needs_sample and n_first < new.source.n_rows:  # centres gain from a larger sample
+            sample = self.ingest.sample_of(new.source, self._first_vectors(self.rows.snapshot()))
+        state, stored_ids, stored = first._fitted(prototype, sample)
         new.advance(n_first)
         assert state.codec is not None
         encoded = state.ingest.encode(state.codec, new, n_first)
@@ -101,12 +104,17 @@ class IndexState(NamedTuple):
         state.rows.add(ids, *encoded)
         return state
 
+    def _first_vectors(self, snapshot: Snapshot) -> VectorRows:
+        """Return the vectors of an index that is not fitted, in the order of ids."""
+        vectors: VectorRows = snapshot.column_of("vectors", snapshot.ids(), self.rows.columns["vectors"])
+        return vectors
+
     def _fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> tuple[IndexState, Ids, EncodedRows]:
         """Return the state with a fitted encoder and without rows, and ids and codes of the first rows."""
         snapshot = self.rows.snapshot()
         snapshot.check_origins()
         ids = snapshot.ids()
-        vectors = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
+        vectors = self._first_vectors(snapshot)
         if self.rows.is_restored:  # rows that were added have been checked
             self.ingest.check_kept(vectors)
         sample = vectors if sample is None else sample
