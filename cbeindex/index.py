@@ -12,8 +12,9 @@ from numpy.typing import ArrayLike
 from ._core.checks import as_choice, as_flag, as_real
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
-from ._core.typing import Arrays, Ids
-from .data.ids import as_ids, is_id
+from ._core.typing import Arrays, Ids, StringIds
+from .data.ids import as_any_ids, is_id
+from .data.names import Names, as_objects
 from .data.source import VectorSource
 from .data.sparserows import SparseRows
 from .distances.codec import Codec
@@ -24,13 +25,22 @@ from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker
 from .search.cellsearch import CellSearch
 from .search.graphsearch import GraphSearch
+from .search.naming import named
 from .search.pipeline import VectorSearch
 from .search.plan import Explanation, Plan
 from .search.planner import costs, plan
 from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .storage.saveable import Saveable
-from .storage.settings import encoder_content, load_encoder, load_residuals, options_of, residuals_content
+from .storage.settings import (
+    encoder_content,
+    has_string_ids,
+    ids_content,
+    load_encoder,
+    load_residuals,
+    options_of,
+    residuals_content,
+)
 from .store.ingest import Ingest, NewRows
 from .store.rowstore import RowStore
 from .store.state import IndexState, read_sample
@@ -145,12 +155,12 @@ class CBEIndex(Saveable):
         return self._state.rows.n_rows
 
     def __contains__(self, id_: object) -> bool:
-        return is_id(id_) and bool(self._state.rows.snapshot().contains(np.array([id_], dtype=np.int64))[0])
+        return is_id(id_) and self._state.rows.snapshot().has(id_)
 
     @property
-    def ids(self) -> Ids:
-        """All ids in ascending order."""
-        return self._state.rows.snapshot().ids()
+    def ids(self) -> Ids | StringIds:
+        """All ids: integers in ascending order, strings in the order of insertion."""
+        return self._state.rows.snapshot().caller_ids()
 
     @property
     def is_fitted(self) -> bool:
@@ -194,14 +204,15 @@ class CBEIndex(Saveable):
         replace: bool = False,
         progress: bool = False,
         n_threads: int | None = None,
-    ) -> Ids:
+    ) -> Ids | StringIds:
         """Add vectors. All of them become visible to searches at once, or none if the call fails.
 
         Parameters
         ----------
         X : array_like or sparse of shape (n, dim) or (dim,)
-        ids : array_like of int, shape (n,), optional
-            Unique non-negative ids. By default consecutive numbers that were never in use.
+        ids : array_like of int or str, shape (n,), optional
+            Unique ids, non-negative or not empty. The first vectors decide whether ids are integers or strings. By
+            default consecutive numbers that were never in use.
         replace : bool
             Replace vectors whose ids are in use. Otherwise such an id is an error.
         progress : bool
@@ -211,15 +222,16 @@ class CBEIndex(Saveable):
 
         Returns
         -------
-        int64 array of shape (n,)
+        ids : int64 array of shape (n,), or objects for strings
         """
         source = VectorSource(X, self.dim)
-        checked_ids = None if ids is None else as_ids(np.atleast_1d(np.asarray(ids)), "ids", n=source.n_rows)
+        checked_ids = None if ids is None else as_any_ids(ids, "ids", n=source.n_rows)
         replaces, threads = as_flag(replace, "replace"), as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
-            new = NewRows(source, checked_ids, replaces, threads, advance)
+            numbers, names = (None, checked_ids) if isinstance(checked_ids, Names) else (checked_ids, None)
+            new = NewRows(source, numbers, replaces, threads, advance, names)
             added, self._state = self._state.add(new, self._prototype)
-            return added
+            return added if names is None else as_objects(names.tolist())
 
     def search(
         self,
@@ -262,7 +274,7 @@ class CBEIndex(Saveable):
             (cells) of the `k` nearest of a stored vector (which may be too few for queries unlike the data, and for
             clusters under "ip"), or as many substrings as exact search in Hamming distance needs. More buckets are
             visited until they hold `k` vectors that may be results.
-        allow, deny : array_like of int, optional
+        allow, deny : array_like of int or str, optional
             Ids that alone may be results, and ids that must not be results.
         n_threads : int, optional
             By default one for each core. The result does not depend on it.
@@ -270,14 +282,14 @@ class CBEIndex(Saveable):
         Returns
         -------
         SearchResult
-            float32 distances (int32 for `rerank=None`) and int64 ids. `errors` holds the standard errors of estimated
-            distances. An index that is not fitted yet returns exact distances.
+            float32 distances (int32 for `rerank=None`) and int64 ids, or strings as objects. `errors` holds the
+            standard errors of estimated distances. An index that is not fitted yet returns exact distances.
         """
         memo, options = self._state.rows.memo, (k, mode, rerank, n_candidates, n_probes)
         planned: CellSearch | GraphSearch | None = memo.get(options) if allow is None and deny is None else None
         again = None if planned is None else planned.nearest_of_array(queries, n_threads)
-        if again is not None:
-            return again
+        if planned is not None and again is not None:
+            return named(again, planned.selections) if self._state.rows.has_names else again
         source = VectorSource(queries, self.dim, "queries")
         request = SearchRequest.checked(
             source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
@@ -292,7 +304,8 @@ class CBEIndex(Saveable):
             found = search.nearest(source, request.n_threads).padded(request.k)
         else:
             found = VectorSearch(source, traits, codec, chosen).nearest(request.n_threads).padded(request.k)
-        return found.first() if source.is_single else found
+        found = found.first() if source.is_single else found
+        return named(found, chosen.selections) if self._state.rows.has_names else found
 
     def range_search(
         self,
@@ -334,8 +347,10 @@ class CBEIndex(Saveable):
         bound = as_real(radius, "radius")
         search = _prepared(traits, codec, chosen)
         if search is not None:
-            return search.within(source, bound, request.n_threads)
-        return VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)
+            found = search.within(source, bound, request.n_threads)
+        else:
+            found = VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)
+        return named(found, chosen.selections) if self._state.rows.has_names else found
 
     def explain(
         self,
@@ -361,19 +376,18 @@ class CBEIndex(Saveable):
 
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse."""
-        checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
+        checked_ids = as_any_ids(ids, "ids")
         state = self._state
         snapshot = state.rows.snapshot()
-        snapshot.require(checked_ids)
-        found = state.vectors_of(checked_ids, snapshot)
+        found = state.vectors_of(snapshot.require(checked_ids), snapshot)
         if isinstance(found, SparseRows):
             return found.to_csr(self.dim)
-        return found[0] if np.ndim(ids) == 0 else found
+        return found[0] if isinstance(ids, str) or np.ndim(ids) == 0 else found
 
     def remove(self, ids: ArrayLike) -> None:
         """Remove vectors by id. An id that is not in the index is an error, and then nothing is removed."""
         with self._lock:
-            self._state.rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
+            self._state.rows.remove(as_any_ids(ids, "ids"))
 
     def merge(self, other: CBEIndex) -> None:
         """Add all vectors of another index with their ids. If an id is in use, nothing is added.
@@ -439,6 +453,7 @@ class CBEIndex(Saveable):
         names = ("dim", "n_bits", "metric", "vectors", "buckets")
         content = {"kind": "CBEIndex"} | {name: getattr(self, name) for name in names}
         content |= {"options": self._options, "sparse": self._state.ingest.keeps_sparse, "encoder": config}
+        content |= ids_content(self._state.rows)
         if self.buckets == "cells":
             residuals = None if self._state.codec is None else self._state.codec.residuals
             described, centres = residuals_content(residuals)
@@ -454,7 +469,7 @@ class CBEIndex(Saveable):
         options = {name: content[name] for name in ("metric", "vectors", "buckets")}
         options["hamming"] = content.get("hamming", True)
         index = cls(encoder.dim, encoder=encoder, **options, **options_of(content))
-        index._state = index._state.keeping(as_flag(content["sparse"], "sparse"))
+        index._state = index._state.keeping(as_flag(content["sparse"], "sparse"), has_string_ids(content))
         residuals = load_residuals(content, arrays, index.n_bits)
         if residuals is not None:
             codec = Codec.of(encoder, METRICS[index.metric]).with_centres(*residuals)

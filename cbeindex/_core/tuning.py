@@ -17,6 +17,15 @@ class Tuning:
     length_check_bytes: int = 2**26
     """Bytes of a `.fvecs` file that are mapped at a time to compare the lengths before its vectors."""
 
+    name_step_rows: int = 2**16
+    """Names that are copied or decoded at a time."""
+
+    name_scans: int = 32
+    """Names that are found by comparing all names of a segment before a table of hashes is made.
+
+    For 100,000 names of 16 bytes, a table takes 10 - 15 ms, a comparison 0.4 ms, and a look-up in the table 3 us.
+    """
+
     sparse_flag_bytes: int = 2**22
     """Bytes of flags (row, column of the query) that exact distances of sparse rows use at a time."""
 

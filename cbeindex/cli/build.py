@@ -22,11 +22,9 @@ import numpy as np
 from .. import CBEIndex
 from .._core.progress import progress_bar
 from .._core.tuning import tuning
-from .._core.typing import Ids
 from ..data.codes import n_words
-from ..data.ids import as_ids
+from ..data.idfiles import read_ids
 from ..data.source import is_sparse
-from ..data.vectorfiles import open_vectors
 from ..distances.metrics import METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
@@ -87,7 +85,8 @@ def _add_arguments(add: Callable[..., object]) -> None:
         duplicates fast (default: scan all codes)"""
     add("--buckets", choices=BUCKETS, help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
-    add("--ids", metavar="FILE.npy", help="unique non-negative integers, one per vector")
+    ids_help = "unique ids, one per vector: non-negative integers or strings (.npy), or lines of a .txt file"
+    add("--ids", metavar="FILE", help=ids_help)
     add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
     sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
         fit in {size_text(tuning().cli_sample_bytes)})"""
@@ -116,7 +115,7 @@ def _build(
     arguments: argparse.Namespace, inputs: Inputs, path: Path, exit_if_signalled: Callable[[], None]
 ) -> CBEIndex:
     """Build the index, with a temporary file at `path` for rows that memory should not hold."""
-    ids = None if arguments.ids is None else _read_ids(arguments.ids, inputs.n_rows)
+    ids: Any = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
     index = CBEIndex(
         inputs.dim,
         arguments.bits,
@@ -154,14 +153,6 @@ def _check_target(out: Path, force: bool) -> None:
             if file.read(len(MAGIC)) in (b"", MAGIC):
                 return
     raise NotAnIndexFileError(f"{out}: not an index file, so it is not replaced; remove it first")
-
-
-def _read_ids(path: str, n: int) -> Ids:
-    """Read one id for each of `n` rows."""
-    values = open_vectors(path)
-    if is_sparse(values) or min(values.shape) != 1:
-        raise ValueError(f"{path} must have shape ({n},), got {values.shape}")
-    return as_ids(np.asarray(values).reshape(-1), path, n=n)
 
 
 def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> None:

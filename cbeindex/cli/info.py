@@ -9,7 +9,7 @@ from typing import Any
 from .. import BinaryIndex, CBEIndex
 from .._core.tuning import tuning
 from ..storage import container
-from ..storage.settings import ENCODER_PREFIX
+from ..storage.settings import ENCODER_PREFIX, has_string_ids
 
 _HELP = """\
 Describe an index file: the kind of index and its parameters, its rows, the
@@ -46,7 +46,7 @@ def _lines(about: dict[str, Any]) -> dict[str, Any]:
             "encoder": about["encoder"] if about["fitted"] else f"{about['encoder']}, not fitted yet",
             "vectors kept": f"{form}{about['vectors']}" if about["vectors"] else "no",
         }
-    lines["buckets"] = about["buckets"] or "no"
+    lines |= {"buckets": about["buckets"] or "no", "ids": about["ids"]}
     lines |= {"rows": about["rows"], "removed rows": about["removed"], "segments": about["segments"]}
     lines |= {f"bytes of {part}": n_bytes for part, n_bytes in about["bytes"].items() if n_bytes}
     share = about["unused_bytes"] / about["file_bytes"]
@@ -67,6 +67,7 @@ def describe_index(path: str) -> dict[str, Any]:
     about["buckets"] = about.pop("kind_of_buckets")
     n_encoder = sum(section["bytes"] for section in file["sections"] if section["name"].startswith(ENCODER_PREFIX))
     counts = {name: about.pop(name) for name in ("rows", "removed", "segments", "bytes")}
+    about["ids"] = "strings" if has_string_ids(file["content"]) else "integers"
     if isinstance(index, CBEIndex):
         about["sparse"] = file["content"]["sparse"]
         counts["bytes"]["encoder"] = n_encoder

@@ -14,6 +14,8 @@ import numpy as np
 from .. import CBEIndex
 from .._core.tuning import tuning
 from ..data.codes import n_bytes
+from ..data.keys import NO_ID
+from ..data.names import shown
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
 from .arguments import FORMATS, count
@@ -24,7 +26,7 @@ from .output import exiting_on_signals, temporary_folder
 _HELP = """\
 Find the k nearest vectors of each query, and print one line per query: the
 number of the query, counted from 0, then id:distance of each result, nearest
-first, separated by tabs.
+first, separated by tabs. Ids that are strings are printed as in JSON.
 
 Distances are those of the metric of the index (cosine: 1 - cosine; l2: squared
 Euclidean; ip: 1 - inner product). They are exact if the index keeps vectors,
@@ -77,7 +79,7 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("--n-candidates", type=count(1), metavar="N", help="candidates to re-rank (default: chosen by the index)")
     add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
     output_help = """write the arrays ids and distances, of shape (n, k), to this file instead of printing them. An
-        existing file is replaced. Missing results have the id -1"""
+        existing file is replaced. Missing results have the id -1, or an empty string"""
     add("--output", metavar="OUT.npz", help=output_help)
     add("--json", action="store_true", help="print one JSON object per line")
 
@@ -131,15 +133,26 @@ def _write(results: Iterator[_Results], arguments: argparse.Namespace) -> None:
             found.append(some)
             exit_if_signalled()
         _, distances, ids = zip(*found, strict=True)
-        np.savez(folder / "found.npz", ids=np.concatenate(ids), distances=np.concatenate(distances))
+        np.savez(folder / "found.npz", ids=_without_objects(np.concatenate(ids)), distances=np.concatenate(distances))
         os.replace(folder / "found.npz", out)
+
+
+def _without_objects(ids: Any) -> Any:
+    """Return ids as an array that can be loaded without pickle: strings of fixed width, empty for missing results."""
+    if ids.dtype != object:
+        return ids
+    cut = next((id_ for id_ in ids.ravel() if id_ is not None and id_.endswith("\0")), None)
+    if cut is not None:
+        raise ValueError(f"argument --output: numpy would cut off the end of the id {shown(cut)}; use --json")
+    return np.where(ids == None, "", ids).astype(str)  # noqa: E711
 
 
 def _print(results: _Results, as_json: bool) -> None:
     """Print one line per query, without missing results."""
     for row, distances, ids in zip(results.rows, results.distances.tolist(), results.ids.tolist(), strict=True):
-        found = [(id_, distance) for id_, distance in zip(ids, distances, strict=True) if id_ >= 0]
+        found = [pair for pair in zip(ids, distances, strict=True) if pair[0] not in (None, NO_ID)]
         if as_json:
             print(json.dumps({"query": row, "ids": [id_ for id_, _ in found], "distances": [d for _, d in found]}))
         else:
-            print(row, *(f"{i}:{d}" if isinstance(d, int) else f"{i}:{d:.6g}" for i, d in found), sep="\t")
+            shown = ((i if isinstance(i, int) else json.dumps(i), d) for i, d in found)
+            print(row, *(f"{i}:{d}" if isinstance(d, int) else f"{i}:{d:.6g}" for i, d in shown), sep="\t")

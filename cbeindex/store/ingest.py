@@ -14,6 +14,7 @@ from .._core.tuning import tuning
 from .._core.typing import Codes, Ids
 from ..data.codes import n_words
 from ..data.columns import Column
+from ..data.names import NAMES, NameColumn, Names
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -23,8 +24,9 @@ from ..distances.residuals import residual_column
 from ..distances.vertices import VertexShape
 from ..encoders import Encoder
 from ..errors import CorruptIndexFileError
+from .namefinder import NameFinder
 from .rowstore import RowStore
-from .segment import Arranger
+from .segment import NOT_HIDDEN, Arranger
 
 
 class NewRows(NamedTuple):
@@ -39,6 +41,8 @@ class NewRows(NamedTuple):
     n_threads : int
     advance : callable
         Called with the number of vectors that were processed.
+    names : Names, or None
+        The ids of the caller if they are strings.
     """
 
     source: VectorSource
@@ -46,11 +50,12 @@ class NewRows(NamedTuple):
     replace: bool
     n_threads: int
     advance: Callable[[int], object]
+    names: Names | None = None
 
     @classmethod
-    def of_vectors(cls, vectors: VectorRows, dim: int, ids: Ids) -> NewRows:
+    def of_vectors(cls, vectors: VectorRows, dim: int, ids: Ids | None, names: Names | None) -> NewRows:
         """Add vectors that are stored already under the same ids, on all cores."""
-        return cls(VectorSource(vectors, dim), ids, False, as_n_threads(None), lambda n: None)
+        return cls(VectorSource(vectors, dim), ids, False, as_n_threads(None), lambda n: None, names)
 
 
 class EncodedRows(NamedTuple):
@@ -58,6 +63,12 @@ class EncodedRows(NamedTuple):
 
     codes: Codes
     columns: dict[str, Any]
+
+    def names_differ(self, other: EncodedRows) -> bool:
+        """Return whether no row of another part has the name of a row of this one."""
+        if NAMES not in self.columns or not len(self.codes):
+            return True
+        return bool((NameFinder.of(self.columns[NAMES]).find(other.columns[NAMES], NOT_HIDDEN) < 0).all())
 
     def joined(self, other: EncodedRows, columns: Mapping[str, Column]) -> EncodedRows:
         """Return these rows and then others."""
@@ -84,6 +95,8 @@ class Ingest:
         Whether Hamming codes are stored, and the scalars that they need.
     has_vertices : bool
         Whether vertices of a graph are stored.
+    has_names : bool
+        Whether names are stored: ids of the caller that are strings.
     """
 
     dim: int
@@ -95,6 +108,7 @@ class Ingest:
     cell_bits: int | None = None
     keeps_codes: bool = True
     has_vertices: bool = False
+    has_names: bool = False
 
     @property
     def code_bits(self) -> int:
@@ -111,7 +125,11 @@ class Ingest:
             columns["vertices"] = VertexShape.of(self.dim, self.n_bits).column
         if self.vectors is not None:
             columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)
-        return columns
+        return columns | self._name_columns
+
+    @property
+    def _name_columns(self) -> dict[str, Column]:
+        return {NAMES: NameColumn()} if self.has_names else {}
 
     @property
     def record_bytes(self) -> int:
@@ -137,7 +155,7 @@ class Ingest:
 
     def vector_store(self) -> RowStore:
         """Make an empty store of vectors, for those added before the index is fitted."""
-        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)})
+        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)} | self._name_columns)
 
     def check(self, source: VectorSource, first: int, block: VectorRows) -> NDArray[np.float64]:
         """Return the squared norms of rows read from row `first` of `source` on.
@@ -195,10 +213,13 @@ class Ingest:
                 row_squares = None if is_checked else self.check(source, first, block)
                 prepared = self.metric.prepare(block, row_squares)
                 at = first - start
-                words, values = codec.encode_rows(source, first, prepared)
+                words, encoded = codec.encode_rows(source, first, prepared)
+                values: dict[str, Any] = {**encoded}
                 codes[at : at + len(block)] = words[:, : codes.shape[1]]
                 if "vectors" in columns:
                     values["vectors"] = columns["vectors"].of(block)
+                if new.names is not None:
+                    values[NAMES] = new.names[first : first + len(block)]
                 for name in columns:
                     parts[name][at // step] = values[name]
                 new.advance(len(block))
