@@ -16,7 +16,8 @@ from ._core.typing import Arrays, CodeBytes, Codes, Ids, StringIds
 from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
 from .data.ids import AnyIds, as_any_ids, is_id
 from .data.names import NAMES, Names, as_objects
-from .data.source import RowError, as_codes
+from .data.rowerror import RowError
+from .data.source import as_codes
 from .search.buckets import CODE_KINDS, bucket_maker
 from .search.codes import CodeSearch, within
 from .search.naming import named

@@ -12,7 +12,8 @@ import numpy as np
 
 from .._core.tuning import tuning
 from .._core.typing import Rows
-from ..data.source import RowError, is_sparse
+from ..data.rowerror import RowError
+from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
 
 

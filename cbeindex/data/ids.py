@@ -52,7 +52,9 @@ def as_names(strings: list[Any], name: str, *, n: int | None = None) -> Names:
     """Encode ids that are strings. With `n`, there must be `n` unique ids."""
     for place, string in enumerate(strings):
         if not isinstance(string, str):
-            kind = "a missing value" if string is None or string != string else type(string).__name__
+            kind = type(string).__name__
+            if kind in ("NoneType", "NAType") or (isinstance(string, float) and string != string):
+                kind = "a missing value"
             raise TypeError(f"{name} must be all strings or all integers, got {kind} beside strings, at {place}")
         if not string:
             raise ValueError(f"{name} must not be empty strings, got one at {place}")

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from .._core.tuning import tuning
 from .npyfiles import HEAD_BYTES, checked_shape, map_npy
 from .npzfiles import Archive
-from .source import RowError
+from .rowerror import RowError
 
 # Vectors each preceded by their length as int32 (http://corpus-texmex.irisa.fr), little-endian on every machine.
 _PREFIXED = {".fvecs": "<f4", ".ivecs": "<i4", ".bvecs": "|u1"}
