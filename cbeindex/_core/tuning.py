@@ -26,6 +26,12 @@ class Tuning:
     For 100,000 names of 16 bytes, a table takes 10 - 15 ms, a comparison 0.4 ms, and a look-up in the table 3 us.
     """
 
+    parquet_buffer_bytes: int = 2**20
+    """Bytes of a Parquet file that are read at a time."""
+
+    parquet_batch_rows: int = 2**12
+    """Rows of a Parquet file that are decoded at a time: 16 MB at 1,024 dimensions."""
+
     sparse_flag_bytes: int = 2**22
     """Bytes of flags (row, column of the query) that exact distances of sparse rows use at a time."""
 

@@ -37,9 +37,9 @@ from .output import exiting_on_signals, size_text, temporary_folder
 
 _HELP = """\
 Build an index of the vectors in one or more files, in the given order. Ids are
-row numbers, counted through all files, unless --ids gives others. The encoder
-is fitted to a random sample of all rows, so their order does not matter. The
-same files and options give the same index.
+row numbers, counted through all files, unless --ids or --id-column gives
+others. The encoder is fitted to a random sample of all rows, so their order
+does not matter. The same files and options give the same index.
 
 Memory is bounded for files of any size: 1 to 3 GB if vectors are kept, less for
 codes only. The build temporarily needs disk space for up to three times the
@@ -61,20 +61,23 @@ examples:
   scipy.sparse vectors, kept sparse:
     cbeindex build index.cbe tfidf.npz --vectors float16
   one array of several, with ids:
-    cbeindex build index.cbe data.npz --key train --ids ids.npy"""
+    cbeindex build index.cbe data.npz --key train --ids ids.npy
+  columns of Parquet files (needs pyarrow):
+    cbeindex build index.cbe part-*.parquet --key embedding --id-column url"""
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("build", help="build an index of vectors", description=_HELP, epilog=_EPILOG)
-    _add_arguments(parser.add_argument)
+    _add_arguments(parser)
     parser.set_defaults(run=_run)
 
 
-def _add_arguments(add: Callable[..., object]) -> None:
+def _add_arguments(parser: argparse.ArgumentParser) -> None:
+    add = parser.add_argument
     add("out", metavar="OUT", help="the index file to create")
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
-    add("--key", help="array of .npz files to use")
+    add("--key", help="array of .npz files, or column of Parquet and Arrow files, to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
     add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
@@ -86,7 +89,9 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("--buckets", choices=BUCKETS, help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     ids_help = "unique ids, one per vector: non-negative integers or strings (.npy), or lines of a .txt file"
-    add("--ids", metavar="FILE", help=ids_help)
+    ids_of = parser.add_mutually_exclusive_group().add_argument
+    ids_of("--ids", metavar="FILE", help=ids_help)
+    ids_of("--id-column", metavar="NAME", help="column of Parquet and Arrow files that has the ids")
     add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
     sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
         fit in {size_text(tuning().cli_sample_bytes)})"""
@@ -116,6 +121,8 @@ def _build(
 ) -> CBEIndex:
     """Build the index, with a temporary file at `path` for rows that memory should not hold."""
     ids: Any = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
+    if arguments.id_column is not None:
+        ids = inputs.ids(arguments.id_column)
     index = CBEIndex(
         inputs.dim,
         arguments.bits,

@@ -13,6 +13,7 @@ import numpy as np
 
 from .. import CBEIndex
 from .._core.tuning import tuning
+from ..data.arrowfiles import ArrowVectors
 from ..data.codes import n_bytes
 from ..data.keys import NO_ID
 from ..data.names import shown
@@ -68,7 +69,7 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("file", metavar="FILE", help="an index file")
     add("queries", metavar="QUERIES", help="a file of vectors, or of packed codes")
     add("-k", type=count(1), default=10, metavar="K", help="results per query (default: 10)")
-    add("--key", help="array of an .npz file to use")
+    add("--key", help="array of an .npz file, or column of a Parquet or Arrow file, to use")
     add("--n-probes", type=count(1), metavar="N", help="buckets to probe (default: chosen by the index)")
     mode_help = """scan: all codes; cascade: the first 512 bits of all codes, then more bits of the best; buckets: the
         codes in the probed buckets (default: auto, the fastest)"""
@@ -106,6 +107,8 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _check_queries(index: Any, queries: Any, path: str) -> None:
     """Raise an error that names the file if its queries have a wrong dtype or width."""
+    if isinstance(queries, ArrowVectors):
+        queries = np.broadcast_to(queries[:1], queries.shape)
     if isinstance(index, CBEIndex):
         VectorSource(queries, index.dim, path)
     else:
