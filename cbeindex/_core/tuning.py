@@ -369,6 +369,12 @@ class Tuning:
     graph_building_beam: int = 100
     """The beam of those walks."""
 
+    # --- encoders, arrays of other libraries ---
+
+    device_step_values: int = 2**26
+    """Values that are projected at a time on the device of an array: 256 MiB of float32, and some times as much for
+    transforms."""
+
     # --- cli ---
 
     # Bytes of vectors that are read and encoded, or searched for, together.
