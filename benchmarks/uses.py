@@ -39,6 +39,26 @@ def vectors() -> Use:
     index.range_search(rows[:2], radius=0.9)
 
 
+def cells() -> Use:
+    """Cells of residual codes, with vectors kept."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, vectors="float32", buckets="cells")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
+def graph() -> Use:
+    """A graph of residual codes, with vectors kept."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, vectors="float32", buckets="graph")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
 def clusters() -> Use:
     """Cells of similar codes."""
     CBEIndex, rows = _prepared()

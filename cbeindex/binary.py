@@ -7,14 +7,14 @@ from threading import RLock
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ._core.checks import MOST_BITS, as_count, as_flag, as_probability
+from ._core.checks import MOST_BITS, as_count, as_flag, as_missing, as_probability
 from ._core.threads import as_n_threads
 from ._core.tuning import tuning
-from ._core.typing import Arrays, CodeBytes, Codes, Ids, StringIds
-from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
-from .data.ids import AnyIds, as_any_ids, is_id
+from ._core.typing import Arrays, CodeBytes, Codes
+from .data.codes import has_bits_past, to_bytes, to_words
+from .data.ids import AnyIds, as_any_ids, is_id, is_one
 from .data.names import NAMES, Names, as_objects
 from .data.rowerror import RowError
 from .data.source import as_codes
@@ -102,11 +102,11 @@ class BinaryIndex(Saveable):
         return is_id(id_) and self._rows.snapshot().has(id_)
 
     @property
-    def ids(self) -> Ids | StringIds:
+    def ids(self) -> NDArray[Any]:
         """All ids: integers in ascending order, strings in the order of insertion."""
         return self._rows.snapshot().caller_ids()
 
-    def add(self, codes: ArrayLike, ids: ArrayLike | None = None, *, replace: bool = False) -> Ids | StringIds:
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None, *, replace: bool = False) -> NDArray[Any]:
         """Add codes.
 
         Parameters
@@ -127,7 +127,7 @@ class BinaryIndex(Saveable):
         checked_ids = None if ids is None else as_any_ids(ids, "ids", n=len(words))
         return self._add(checked_ids, words, as_flag(replace, "replace"))
 
-    def _add(self, ids: AnyIds | None, words: Codes, replace: bool = False) -> Ids | StringIds:
+    def _add(self, ids: AnyIds | None, words: Codes, replace: bool = False) -> NDArray[Any]:
         """Add words; the first rows decide whether ids are strings."""
         with self._rows.lock:
             is_first = isinstance(ids, Names) and not self._rows.next_id
@@ -254,11 +254,15 @@ class BinaryIndex(Saveable):
         snapshot = self._rows.snapshot()
         numbers = snapshot.require(as_any_ids(ids, "ids"))
         codes = to_bytes(snapshot.codes_of(numbers, self.n_bits), self.n_bits)
-        return codes[0] if isinstance(ids, str) or np.ndim(ids) == 0 else codes
+        return codes[0] if is_one(ids) else codes
 
-    def remove(self, ids: ArrayLike) -> None:
-        """Remove codes by id. An id that is not in the index is an error, and then nothing is removed."""
-        self._rows.remove(as_any_ids(ids, "ids"))
+    def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
+        """Remove codes by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
+
+        With `missing="ignore"` such ids are ignored.
+        """
+        given, ignored = as_any_ids(ids, "ids", is_ordered=False), as_missing(missing)
+        self._rows.remove(given, ignore_missing=ignored)
 
     def merge(self, other: BinaryIndex) -> None:
         """Add all codes of another index with their ids. If an id is in use, nothing is added."""
@@ -295,9 +299,10 @@ class BinaryIndex(Saveable):
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:
         """Return codes as words, and whether they were a single code as a 1-D array."""
-        array, is_single = as_codes(codes, n_bytes(self.n_bits), name)
+        array, is_single = as_codes(codes, self.n_bits, name)
         if self.n_bits % 8 and (bad := has_bits_past(array, self.n_bits)).any():
-            raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), "has not")
+            problem = 'has not; cbeindex.interop.codes_from(codes, bit_order="big") reads codes made by np.packbits'
+            raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), problem)
         return to_words(array, self.n_bits), is_single
 
     def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:

@@ -7,19 +7,22 @@ from threading import RLock
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from ._core.checks import as_choice, as_flag, as_real
+from ._core.checks import as_choice, as_flag, as_missing, as_real, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
-from ._core.typing import Arrays, Ids, StringIds
-from .data.ids import as_any_ids, is_id
+from ._core.typing import Arrays, CodeBytes
+from .data.codes import to_bytes
+from .data.ids import as_any_ids, is_id, is_one
 from .data.names import Names, as_objects
 from .data.source import VectorSource
 from .data.sparserows import SparseRows
 from .distances.codec import Codec
-from .distances.metrics import METRICS
+from .distances.kept import KINDS_OF_VECTORS
+from .distances.metrics import METRICS, as_metric
 from .distances.residuals import default_bits
+from .distances.rotations import loses_nothing, rotation_length
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker
@@ -36,13 +39,16 @@ from .storage.settings import (
     encoder_content,
     has_string_ids,
     ids_content,
+    levels_content,
     load_encoder,
+    load_levels,
     load_residuals,
     options_of,
     residuals_content,
 )
 from .store.ingest import Ingest, NewRows
 from .store.rowstore import RowStore
+from .store.shrinking import shrunk
 from .store.state import IndexState, read_sample
 
 
@@ -60,13 +66,19 @@ class CBEIndex(Saveable):
         Length of the codes, below, at or above `dim`. By default `dim`.
     metric : {"cosine", "l2", "ip"}
         "cosine": 1 - cosine, where a zero vector has cosine 0 to all others. "l2": squared Euclidean distance. "ip":
-        1 - inner product.
+        1 - inner product. Names of other libraries are aliases: "angular" of "cosine", "euclidean" and "sqeuclidean" of
+        "l2", "dot" and "inner_product" of "ip". Distances are the same by either name.
     encoder : {"orthogonal", "random", "learned"} or Encoder
         A kind of `CirculantEncoder`, or an encoder. A fitted encoder is used as it is. Under "cosine" the encoder gets
         vectors of norm 1, so fit it on such vectors.
-    vectors : {None, "float32", "float16"}
-        Type of the vectors kept beside codes, for exact re-ranking and `get`. None keeps codes only. Vectors are
-        stored sparse if the first vectors added are sparse.
+    vectors : {None, "int4", "int8", "float16", "float32", "auto"}
+        Type of the vectors kept beside codes, for re-ranking and `get`. None keeps codes only. Float vectors give exact
+        distances, and are stored sparse if the first vectors added are sparse. "int8" and "int4" keep projections of
+        vectors in 8 or 4 bits a dimension: their distances are estimates with standard errors, and `get` returns
+        vectors that are about 1 % (8 bits) or 6 to 11 % (4 bits) of their length from the originals. Cells with codes
+        of 4 bits, and graphs, keep such vectors as their own codes and store them once: a graph has 8 bits a dimension
+        for "int4" too. "auto": "int8", or "float32" if the first vectors are sparse. `np.float32` and `np.float16` are
+        as good as their names, and True is "float32".
     buckets : {None, "substrings", "clusters", "cells", "graph"}
         None: a search scans every code. "cells": rows near the same float centroid are stored contiguously, with codes
         of their residuals beside the Hamming codes, and a search visits the cells nearest the query. The fastest kind
@@ -106,7 +118,7 @@ class CBEIndex(Saveable):
         *,
         metric: str = "cosine",
         encoder: str | Encoder = "orthogonal",
-        vectors: str | None = None,
+        vectors: str | bool | type[np.generic] | np.dtype[Any] | None = None,
         buckets: str | None = None,
         seed: int = 0,
         n_tables: int | None = None,
@@ -115,8 +127,9 @@ class CBEIndex(Saveable):
         cell_bits: int | None = None,
         hamming: bool = True,
     ) -> None:
-        self.metric = as_choice(metric, "metric", tuple(METRICS))
-        self.vectors = None if vectors is None else as_choice(vectors, "vectors", ("float32", "float16"))
+        self.metric = as_metric(metric)
+        vectors = dtype_name(vectors)
+        kept = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS)
         if isinstance(encoder, str):
             self._prototype: Encoder = CirculantEncoder(dim, n_bits, as_choice(encoder, "encoder", KINDS), seed)
         else:
@@ -137,11 +150,13 @@ class CBEIndex(Saveable):
             self.dim,
             self.n_bits,
             METRICS[self.metric],
-            self.vectors,
+            kept,
             maker,
             cell_bits=(cell_bits or default_bits(self.n_bits)) if has_cells else None,
             keeps_codes=self.hamming,
             has_vertices=buckets == "graph",
+            n_levels=rotation_length(self._prototype),
+            shares_levels=rotation_length(self._prototype) == self.n_bits and loses_nothing(self._prototype),
         )
         self._lock = write_lock()
         self._state = IndexState.empty(ingest, self._prototype if is_ready(self._prototype) else None)
@@ -158,7 +173,7 @@ class CBEIndex(Saveable):
         return is_id(id_) and self._state.rows.snapshot().has(id_)
 
     @property
-    def ids(self) -> Ids | StringIds:
+    def ids(self) -> NDArray[Any]:
         """All ids: integers in ascending order, strings in the order of insertion."""
         return self._state.rows.snapshot().caller_ids()
 
@@ -166,6 +181,11 @@ class CBEIndex(Saveable):
     def is_fitted(self) -> bool:
         """Whether vectors are stored as codes. Until then they are stored as they are and searched exactly."""
         return self._state.codec is not None
+
+    @property
+    def vectors(self) -> str | None:
+        """Type of the vectors kept beside codes; "auto" until the first vectors decide."""
+        return self._state.ingest.vectors
 
     @property
     def encoder(self) -> Encoder:
@@ -193,7 +213,10 @@ class CBEIndex(Saveable):
                 raise ValueError("the index is fitted already; make a new index to fit it to other data")
             if source.n_rows < 2:
                 raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
-            self._state = self._state.fitted(self._prototype, read_sample(source))
+            state = self._state
+            if self.vectors == "auto":
+                state = state.keeping(source.is_sparse, state.ingest.has_names)
+            self._state = state.fitted(self._prototype, read_sample(source))
         return self
 
     def add(
@@ -204,7 +227,7 @@ class CBEIndex(Saveable):
         replace: bool = False,
         progress: bool = False,
         n_threads: int | None = None,
-    ) -> Ids | StringIds:
+    ) -> NDArray[Any]:
         """Add vectors. All of them become visible to searches at once, or none if the call fails.
 
         Parameters
@@ -258,8 +281,8 @@ class CBEIndex(Saveable):
             "buckets" compares the codes in some buckets. "auto" chooses the fastest mode, which `explain` shows.
         rerank : {None, "asymmetric", "exact", "auto"}
             None: order by Hamming distance, and return Hamming distances. "asymmetric": estimate distances from the
-            real-valued query and the codes. "exact": compute distances from the kept vectors. "auto": the most accurate
-            distances that the index can compute.
+            real-valued query and the codes. "exact": compute distances from the kept vectors, which "int8" and "int4"
+            do not allow. "auto": the most accurate distances that the index can compute.
         n_candidates : int, optional
             Number of vectors, the nearest in Hamming distance, that are re-ranked. By default max(8 k, 640). By
             default every scanned vector is re-ranked where codes have up to 512 bits, norms count, or there are few
@@ -283,7 +306,8 @@ class CBEIndex(Saveable):
         -------
         SearchResult
             float32 distances (int32 for `rerank=None`) and int64 ids, or strings as objects. `errors` holds the
-            standard errors of estimated distances. An index that is not fitted yet returns exact distances.
+            standard errors of estimated distances, also of those from vectors of 4 or 8 bits. An index that is not
+            fitted yet returns exact distances.
         """
         memo, options = self._state.rows.memo, (k, mode, rerank, n_candidates, n_probes)
         planned: CellSearch | GraphSearch | None = memo.get(options) if allow is None and deny is None else None
@@ -342,7 +366,7 @@ class CBEIndex(Saveable):
             rerank=rerank, n_threads=n_threads,
         )  # fmt: skip
         codec, traits, chosen = self._plan(request)
-        if not traits.keeps_vectors and not traits.can_estimate:
+        if not traits.reads_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
         bound = as_real(radius, "radius")
         search = _prepared(traits, codec, chosen)
@@ -375,19 +399,36 @@ class CBEIndex(Saveable):
         return Explanation(head, chosen, costs(traits, chosen))
 
     def get(self, ids: ArrayLike) -> Any:
-        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse."""
+        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse.
+
+        Vectors that are kept as "int8" or "int4" are decoded. `stats()["relative_error"]` is the root mean square of
+        their distances to the vectors that were added, over the lengths of these.
+        """
         checked_ids = as_any_ids(ids, "ids")
         state = self._state
         snapshot = state.rows.snapshot()
         found = state.vectors_of(snapshot.require(checked_ids), snapshot)
         if isinstance(found, SparseRows):
             return found.to_csr(self.dim)
-        return found[0] if isinstance(ids, str) or np.ndim(ids) == 0 else found
+        return found[0] if is_one(ids) else found
 
-    def remove(self, ids: ArrayLike) -> None:
-        """Remove vectors by id. An id that is not in the index is an error, and then nothing is removed."""
+    def codes(self, ids: ArrayLike) -> CodeBytes:
+        """Return the Hamming codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id.
+
+        The index must be fitted, and must keep Hamming codes.
+        """
+        words = self._state.codes_of(as_any_ids(ids, "ids"))
+        codes = to_bytes(words, self.n_bits)
+        return codes[0] if is_one(ids) else codes
+
+    def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
+        """Remove vectors by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
+
+        With `missing="ignore"` such ids are ignored.
+        """
+        given, ignored = as_any_ids(ids, "ids", is_ordered=False), as_missing(missing)
         with self._lock:
-            self._state.rows.remove(as_any_ids(ids, "ids"))
+            self._state.rows.remove(given, ignore_missing=ignored)
 
     def merge(self, other: CBEIndex) -> None:
         """Add all vectors of another index with their ids. If an id is in use, nothing is added.
@@ -419,8 +460,48 @@ class CBEIndex(Saveable):
             self._state = self._state.refitted(self._prototype)
         return self
 
+    def shrink(self, vectors: str | None, *, n_threads: int | None = None) -> Self:
+        """Keep less of the vectors: another type of `vectors` that needs no more than the present one.
+
+        Codes, buckets and ids stay. Vectors of 8 bits are decoded and quantised anew to become those of 4 bits.
+        Searches see the old index until the new one is complete. The next `save` without a path writes the file anew;
+        until then it holds the old index. Needs memory for the new vectors beside the old ones.
+
+        Parameters
+        ----------
+        vectors : {"float16", "int8", "int4", None}
+            From "float32" over "float16", "int8" and "int4" to None, which keeps codes only. Sparse vectors become
+            "int8" or "int4" only if that takes less memory.
+        n_threads : int, optional
+            By default one for each core.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((2000, 100), dtype=np.float32)
+        >>> index = CBEIndex(100, vectors="float32").fit(X)
+        >>> ids = index.add(X)
+        >>> index.shrink("int4").vectors
+        'int4'
+        """
+        target = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS[:-1])
+        threads = as_n_threads(n_threads)
+        with self._lock, self._state.rows.lock:
+            state = shrunk(self._state, target, threads)
+            self._rewrites = self._rewrites or state is not self._state
+            self._state = state
+        return self
+
     def stats(self) -> dict[str, Any]:
-        """Describe the index: its parameters, its rows, and their bytes by part."""
+        """Describe the index: its parameters, its rows, and their bytes by part.
+
+        Where vectors are kept as "int8" or "int4", `relative_error` says how far they are from those that were added.
+        """
+        error = self._state.kept_error(self._state.rows.snapshot())
         return {
             "dim": self.dim,
             "n_bits": self.n_bits,
@@ -428,6 +509,7 @@ class CBEIndex(Saveable):
             "encoder": repr(self.encoder),
             "fitted": self.is_fitted,
             "vectors": self.vectors,
+            **({} if error is None else {"relative_error": error}),
             "kind_of_buckets": self.buckets,
             **({"record_bytes": self._state.ingest.record_bytes} if self.buckets == "graph" else {}),
             **self._state.rows.snapshot().stats(),
@@ -461,6 +543,10 @@ class CBEIndex(Saveable):
             arrays |= centres
         if self.buckets == "graph":
             content |= {"hamming": self.hamming}
+        if self._state.ingest.kept_bits is not None and self.buckets != "graph":
+            described, centres = levels_content(self._state.codec)
+            content |= {"levels": described}
+            arrays |= centres
         return content, arrays
 
     @classmethod
@@ -471,9 +557,12 @@ class CBEIndex(Saveable):
         index = cls(encoder.dim, encoder=encoder, **options, **options_of(content))
         index._state = index._state.keeping(as_flag(content["sparse"], "sparse"), has_string_ids(content))
         residuals = load_residuals(content, arrays, index.n_bits)
-        if residuals is not None:
-            codec = Codec.of(encoder, METRICS[index.metric]).with_centres(*residuals)
-            index._state = index._state.with_codec(codec)
+        ingest = index._state.ingest
+        has_levels, centres = load_levels(content, arrays, ingest.n_levels)
+        if residuals is not None or has_levels:
+            codec = Codec.of(encoder, METRICS[index.metric])
+            codec = codec if residuals is None else codec.with_centres(*residuals)
+            index._state = index._state.with_codec(ingest.with_kept(codec, centres))
         return index, index._state.rows
 
     def _plan(self, request: SearchRequest) -> tuple[Codec | None, IndexTraits, Plan]:
@@ -486,10 +575,12 @@ class CBEIndex(Saveable):
             self.buckets,
             self.dim,
             is_fitted=state.codec is not None,
-            keeps_vectors=self.vectors is not None,
+            keeps_vectors=state.ingest.vectors is not None and state.ingest.kept_bits is None,
             can_estimate=self.buckets == "graph" or getattr(state.encoder or self._prototype, "is_linear", True),
             n_values=state.values_per_vector(snapshot),
             keeps_codes=self.hamming,
+            levels=state.ingest.vectors if state.ingest.kept_bits is not None else None,
+            keeps_levels=state.ingest.kept_bits is not None and state.ingest.kept_column == "vectors",
         )
         return state.codec, traits, plan(traits, request, snapshot.segments)
 

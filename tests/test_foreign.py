@@ -29,6 +29,11 @@ def tensors(rows=X):
     return pa.FixedShapeTensorArray.from_numpy_ndarray(rows)
 
 
+def kind_of(column):
+    """The name of a test of a column."""
+    return f"{type(column).__module__}.{type(column).__name__} {getattr(column, 'dtype', getattr(column, 'type', ''))}"
+
+
 class OnlyDlpack:
     """An array of a library that numpy knows nothing of."""
 
@@ -161,7 +166,7 @@ def test_packed_codes():
         pd.Index(["a", "b"]),
         pl.Series(["a", "b"]),
     ],
-    ids=repr,
+    ids=kind_of,
 )
 def test_columns_of_string_ids(column):
     index = CBEIndex(DIM)
@@ -172,7 +177,7 @@ def test_columns_of_string_ids(column):
 
 
 @pytest.mark.parametrize(
-    "column", [pa.array([4, 7]), pd.Series([4, 7]), pd.Series([4, 7], dtype="Int64"), pl.Series([4, 7])], ids=repr
+    "column", [pa.array([4, 7]), pd.Series([4, 7]), pd.Series([4, 7], dtype="Int64"), pl.Series([4, 7])], ids=kind_of
 )
 def test_columns_of_integer_ids(column):
     index = CBEIndex(DIM)
@@ -183,7 +188,7 @@ def test_columns_of_integer_ids(column):
 @pytest.mark.parametrize(
     "column",
     [pa.array(["a", None]), pd.Series(["a", None]), pl.Series(["a", None]), pd.Series(["a", None], dtype="string")],
-    ids=repr,
+    ids=kind_of,
 )
 def test_missing_ids(column):
     with pytest.raises(

@@ -24,15 +24,17 @@ from .._core.progress import progress_bar
 from .._core.tuning import tuning
 from ..data.codes import n_words
 from ..data.idfiles import read_ids
+from ..data.inputs import Inputs
 from ..data.source import is_sparse
-from ..distances.metrics import METRICS
+from ..distances.kept import KINDS_OF_VECTORS
+from ..distances.keptcodec import KEPT_BITS
+from ..distances.metrics import METRIC_ALIASES, METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
 from ..search.buckets import KINDS as BUCKETS
 from ..storage import container
 from ..storage.layout import MAGIC
 from .arguments import FORMATS, count
-from .inputs import Inputs
 from .output import exiting_on_signals, size_text, temporary_folder
 
 _HELP = """\
@@ -79,11 +81,13 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
     add("--key", help="array of .npz files, or column of Parquet and Arrow files, to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
-    add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
+    metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
+    add("--metric", choices=(*METRICS, *METRIC_ALIASES), metavar="NAME", default="cosine", help=metric_help)
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
-    vectors_help = "keep the vectors beside their codes, for exact distances (default: codes only)"
-    add("--vectors", dest="kept", choices=("float32", "float16"), help=vectors_help)
+    vectors_help = """keep the vectors beside their codes: float32 and float16 for exact distances, int8 and int4 (8 and
+        4 bits a value) for better estimates, auto for int8, or float32 if they are sparse (default: codes only)"""
+    add("--vectors", dest="kept", choices=KINDS_OF_VECTORS, help=vectors_help)
     buckets_help = """cells or clusters: scan only the nearest cells, for large indexes; substrings: find near
         duplicates fast (default: scan all codes)"""
     add("--buckets", choices=BUCKETS, help=buckets_help)
@@ -166,12 +170,7 @@ def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> No
     """Fit an index to a random sample. The first rows would be a bad sample of a sorted file."""
     if inputs.n_rows < 2:
         return
-    if n_sample is None:
-        constants = tuning()
-        n_affordable = int(constants.cli_sample_bytes / max(1, inputs.row_bytes))
-        n_sample = max(constants.cli_least_sample_rows, min(constants.cli_sample_rows, n_affordable))
-    rng = np.random.default_rng(seed)
-    rows = np.sort(rng.choice(inputs.n_rows, min(n_sample, inputs.n_rows), replace=False, shuffle=False))
+    rows = inputs.sample_rows(n_sample, seed)
     sample = inputs.take(rows)
     with inputs.locating(rows):
         index.fit(sample)
@@ -181,6 +180,8 @@ def _vector_bytes(block: Any, kept: str | None) -> int:
     """Return the bytes that the vectors of a block take in the index."""
     if kept is None:
         return 0
+    if kept in KEPT_BITS:
+        return int(np.prod(block.shape) * KEPT_BITS[kept] // 8)
     n_bytes = np.dtype(kept).itemsize
     return int(block.nnz * (n_bytes + 4) if is_sparse(block) else block.size * n_bytes)
 

@@ -14,14 +14,13 @@ import numpy as np
 from .. import CBEIndex
 from .._core.tuning import tuning
 from ..data.arrowfiles import ArrowVectors
-from ..data.codes import n_bytes
+from ..data.inputs import Inputs
 from ..data.keys import NO_ID
 from ..data.names import shown
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
 from .arguments import FORMATS, count
 from .info import open_index
-from .inputs import Inputs
 from .output import exiting_on_signals, temporary_folder
 
 _HELP = """\
@@ -112,7 +111,7 @@ def _check_queries(index: Any, queries: Any, path: str) -> None:
     if isinstance(index, CBEIndex):
         VectorSource(queries, index.dim, path)
     else:
-        as_codes(queries, n_bytes(index.n_bits), path)
+        as_codes(queries, index.n_bits, path)
 
 
 def _search(index: Any, inputs: Inputs, k: int, options: dict[str, Any]) -> Iterator[_Results]:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence, Set, ValuesView
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
-from .._core.typing import Ids
+from .._core.typing import Ids, Mask
 from .names import Names, shown
 
 AnyIds: TypeAlias = Ids | Names
 """Ids as the caller has them: integers, or names."""
+
+# Messages name up to this many ids.
+_MOST_NAMED = 100
 
 
 def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
@@ -20,7 +23,7 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
 
     With `n`, there must be `n` unique ids. Negative ids are an error, unless the ids may be `unknown` to the index.
     """
-    array = np.asarray(ids)
+    array = listed(ids)
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind in "UT":  # lists of strings have been found before, so there were others among them
@@ -42,10 +45,20 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
     return result
 
 
-def as_any_ids(ids: Any, name: str, *, n: int | None = None) -> AnyIds:
-    """Return one or more ids as int64 of shape (n,), or as names. With `n`, there must be `n` unique ids."""
+def as_any_ids(ids: Any, name: str, *, n: int | None = None, is_ordered: bool = True) -> AnyIds:
+    """Return one or more ids as int64 of shape (n,), or as names.
+
+    With `n`, there must be `n` unique ids. Where ids are in the order of rows, `is_ordered`, sets are an error.
+    """
+    if is_ordered and isinstance(ids, set | frozenset):
+        raise TypeError(f"{name} must be in the order of the rows, got a {type(ids).__name__}")
     strings = _as_strings(ids, name)
-    return as_ids(np.atleast_1d(np.asarray(ids)), name, n=n) if strings is None else as_names(strings, name, n=n)
+    return as_ids(np.atleast_1d(listed(ids)), name, n=n) if strings is None else as_names(strings, name, n=n)
+
+
+def is_one(ids: Any) -> bool:
+    """Return whether a caller has passed one id, and not a list of them."""
+    return isinstance(ids, str) or listed(ids).ndim == 0
 
 
 def as_names(strings: list[Any], name: str, *, n: int | None = None) -> Names:
@@ -84,6 +97,28 @@ def _as_strings(ids: Any, name: str) -> list[Any] | None:
     if not isinstance(ids, Collection):
         return None
     return list(ids) if isinstance(next(iter(ids), None), str) else None
+
+
+def listed(ids: Any) -> NDArray[Any]:
+    """Return ids as an array, also those of sets and of the views of a dictionary."""
+    if isinstance(ids, np.ndarray):
+        return ids
+    return np.asarray(list(ids) if isinstance(ids, Set | ValuesView) else ids)
+
+
+def distinct(ids: AnyIds, chosen: Mask) -> list[Any]:
+    """Return some of `ids`, each of them once, integers ascending and strings in their order."""
+    if not isinstance(ids, Names):
+        return list(np.unique(ids[chosen]).tolist())
+    return list(dict.fromkeys(ids[np.flatnonzero(chosen)]))
+
+
+def missing_text(missing: Sequence[int | str]) -> str:
+    """Say which ids are not in the index: all of them, up to a hundred."""
+    if len(missing) == 1:
+        return f"id {shown(missing[0])} is not in the index"
+    more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
+    return f"ids {', '.join(map(shown, missing[:_MOST_NAMED]))}{more} are not in the index"
 
 
 def as_filter(ids: ArrayLike | None, name: str) -> AnyIds | None:

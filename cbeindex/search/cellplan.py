@@ -25,20 +25,20 @@ def refuse(traits: IndexTraits, request: SearchRequest) -> None:
     if not by_cells and request.n_probes is not None:
         raise ValueError("n_probes is the number of cells visited, and Hamming distances are searched without cells")
     if by_cells and request.n_candidates is not None and not _reads_vectors(traits, request):
-        raise ValueError("n_candidates is the number of exact distances, but all distances are estimates")
+        raise ValueError("n_candidates is the number of vectors read, but all distances are estimates")
 
 
 def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int) -> Plan:
     """Plan a search in cells."""
     reasons = []
-    rerank = "exact" if _reads_vectors(traits, request) else "asymmetric"
+    rerank = traits.best_rerank if _reads_vectors(traits, request) else "asymmetric"
     if request.rerank == "auto":
-        reasons.append(f"rerank={rerank!r}, because the index keeps {'vectors' if rerank == 'exact' else 'codes only'}")
+        reasons.append(f"rerank={rerank!r}, because the index keeps {traits.kept_words}")
     mode, why = _choose_mode(request, selections)
     if request.mode == "auto":
         reasons.append(f"{mode}, because {why}")
     n_candidates = None
-    if rerank == "exact":
+    if rerank != "asymmetric":
         enough = max(tuning().cell_candidates_of_k * k, tuning().least_cell_candidates)
         n_candidates = request.n_candidates or enough
         reasons.append(f"the nearest {n_candidates:,} by estimate are read")
@@ -68,7 +68,7 @@ def costs(plan: Plan) -> dict[str, Cost]:
 
 
 def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
-    return traits.keeps_vectors and request.rerank != "asymmetric"
+    return traits.reads_vectors and request.rerank != "asymmetric"
 
 
 def _choose_mode(request: SearchRequest, selections: Sequence[Selection]) -> tuple[str, str]:

@@ -60,7 +60,7 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
 
 def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
     """Estimate what each mode costs for the rows that a plan selects."""
-    row_bytes = VertexShape.of(traits.dim, traits.n_bits).column.row_bytes
+    row_bytes = _shape_of(traits).column.row_bytes
     n_all = sum(selection.n_scanned for selection in plan.selections)
     by_mode = {"scan": Cost(n_all, n_all * row_bytes)}
     graphs = [selection.buckets for selection in plan.selections if selection.buckets is not None]
@@ -71,6 +71,11 @@ def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
             n_scanned + sum(cost.rows for cost in some), n_scanned * row_bytes + sum(cost.bytes for cost in some)
         )
     return by_mode
+
+
+def _shape_of(traits: IndexTraits) -> VertexShape:
+    """Return the sizes of vertices, which have levels of all dimensions where they are the kept vectors."""
+    return VertexShape.of(traits.dim, traits.n_bits if traits.levels is None else max(traits.n_bits, traits.dim))
 
 
 def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
@@ -92,5 +97,5 @@ def _choose_mode(
     if not beams:
         beam = request.n_probes or max(graph.default_beam(k) for graph, _ in graphs)
         return "scan", f"a walk with a beam of {beam:,} among the rows that may be results takes longer"
-    n_bytes = VertexShape.of(traits.dim, traits.n_bits).record_bytes
+    n_bytes = _shape_of(traits).record_bytes
     return "buckets", f"graphs with records of {n_bytes:,} bytes a row are walked with a beam of {max(beams):,}"

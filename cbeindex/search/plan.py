@@ -51,8 +51,9 @@ class Plan(NamedTuple):
     ----------
     mode : {"scan", "cascade", "buckets"}
         How candidates are found.
-    rerank : {None, "asymmetric", "exact"}
-        Kind of the distances that are returned: Hamming, estimated or exact.
+    rerank : {None, "asymmetric", "levels", "exact"}
+        Kind of the distances that are returned: Hamming, estimated from codes or from kept vectors of 4 or 8 bits, or
+        exact.
     k : int
         Number of results, at most the number of rows.
     n_candidates : int or None
@@ -86,6 +87,11 @@ class Plan(NamedTuple):
     miss: float = DEFAULT_MISS
     by_cells: bool = False
     by_graph: bool = False
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether distances come from vectors of any kind that are kept beside codes."""
+        return self.rerank in ("exact", "levels")
 
     @property
     def n_stored(self) -> int:

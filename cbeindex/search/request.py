@@ -137,6 +137,10 @@ class IndexTraits(NamedTuple):
         Values of a kept vector; of sparse vectors, the mean number of entries.
     keeps_codes : bool
         Whether rows have Hamming codes.
+    levels : {None, "int8", "int4"}
+        Kind of kept vectors whose distances are estimates.
+    keeps_levels : bool
+        Whether these are stored beside codes, and not as the residual codes of cells or in the vertices of a graph.
     """
 
     n_bits: int
@@ -148,3 +152,22 @@ class IndexTraits(NamedTuple):
     can_estimate: bool = True
     n_values: int = 0
     keeps_codes: bool = True
+    levels: str | None = None
+    keeps_levels: bool = False
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether `rerank="auto"` reads vectors of any kind that are kept beside codes."""
+        return self.keeps_vectors or self.keeps_levels
+
+    @property
+    def best_rerank(self) -> str:
+        """The kind of the best distances, if they can be estimated."""
+        return "exact" if self.keeps_vectors else "levels" if self.keeps_levels else "asymmetric"
+
+    @property
+    def kept_words(self) -> str:
+        """What the index keeps of vectors, in words."""
+        if self.levels is not None:
+            return f'vectors="{self.levels}"'
+        return "vectors" if self.keeps_vectors else "codes only"

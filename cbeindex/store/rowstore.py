@@ -21,7 +21,7 @@ from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows
 from ..data.codes import CodeRows, n_words
 from ..data.columns import Column
-from ..data.ids import AnyIds
+from ..data.ids import AnyIds, distinct, missing_text
 from ..data.names import NAMES, NameColumn, Names, shown
 from ..errors import CorruptIndexFileError
 from .buffer import Buffer
@@ -239,8 +239,8 @@ class RowStore:
             raise ValueError(f"id {name} is taken; remove it first, or add with replace=True")
         return contents.without(ids[taken])
 
-    def remove(self, ids: AnyIds) -> None:
-        """Remove rows. An id that is not present is an error, and then nothing is removed."""
+    def remove(self, ids: AnyIds, *, ignore_missing: bool = False) -> None:
+        """Remove rows. An id that is not present is an error, unless ignored, and then nothing is removed."""
         with self.lock:
             if self.next_id:
                 require_kind(ids, self.has_names)
@@ -249,9 +249,9 @@ class RowStore:
                 taken = numbers >= 0
             else:
                 numbers, taken = ids, self._contents.has(ids)
-            if not taken.all():
-                raise ValueError(f"id {shown(ids.tolist()[taken.argmin()])} is not in the index")
-            self._contents = self._contents.without(np.unique(numbers))
+            if not (ignore_missing or taken.all()):
+                raise ValueError(missing_text(distinct(ids, ~taken)))
+            self._contents = self._contents.without(np.unique(numbers[taken]))
 
     def seal(self) -> tuple[Segment, ...]:
         """Turn the buffer into a segment, and return all segments."""

@@ -10,8 +10,8 @@ from numpy.typing import NDArray
 from .._core.typing import Codes, Ids, Rows, StringIds
 from ..data.codes import n_words
 from ..data.columns import Column
-from ..data.ids import AnyIds
-from ..data.names import NAMES, NameColumn, Names, as_objects, shown
+from ..data.ids import AnyIds, distinct, missing_text
+from ..data.names import NAMES, NameColumn, Names, as_objects
 from ..errors import CorruptIndexFileError
 from .segment import Segment, require_kind
 
@@ -56,7 +56,7 @@ class Snapshot(NamedTuple):
         """Return the integer id of the row that has each id or name. Raises ValueError if one is not present."""
         numbers = self.find(ids)
         if (missing := numbers < 0).any():
-            raise ValueError(f"id {shown(ids.tolist()[missing.argmax()])} is not in the index")
+            raise ValueError(missing_text(distinct(ids, missing)))
         return numbers
 
     def has(self, id_: int | str) -> bool:
