@@ -402,7 +402,7 @@ class CBEIndex(Saveable):
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse.
 
         Vectors that are kept as "int8" or "int4" are decoded. `stats()["relative_error"]` is the root mean square of
-        their distances to the vectors that were added, over the lengths of these.
+        their distances to the vectors that were added, over the root mean square of the lengths of these.
         """
         checked_ids = as_any_ids(ids, "ids")
         state = self._state

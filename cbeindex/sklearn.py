@@ -158,8 +158,8 @@ class CBENeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         As in scikit-learn, "euclidean" is not squared.
     n_bits : int, optional
         Bits of the codes, by default the number of features. More bits find more of the true neighbours.
-    vectors : {"float32", "float16"}
-        Type of the vectors that the index keeps. Distances are computed from them.
+    vectors : {"float32", "float16", "int8", "int4", "auto"}
+        Type of the vectors that the index keeps. Distances are computed from them: estimates for "int8" and "int4".
     buckets : str, optional
         Buckets of the index, see `CBEIndex`. By default every code is scanned.
     search_options : dict, optional
@@ -212,7 +212,7 @@ class CBENeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
         as_choice(self.mode, "mode", _MODES)
         metric = _METRICS[as_choice(self.metric, "metric", tuple(_METRICS))]
         if self.vectors is None:
-            raise ValueError('vectors must be "float32" or "float16", because distances come from vectors, got None')
+            raise ValueError("vectors must be the name of a type, because distances come from vectors, got None")
         rows = _checked(self, X, reset=True)
         index = CBEIndex(
             rows.shape[1],

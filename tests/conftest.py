@@ -15,6 +15,9 @@ COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
 """Whether a kernel that reads or writes outside of an array raises IndexError."""
 
+# Tests that start Ray start a cluster of their own, whatever runs on this machine, on the loopback interface alone.
+os.environ.update(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+
 # Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
 # of earlier failures may add to them.
 settings.register_profile(
@@ -24,6 +27,15 @@ settings.register_profile(
     "fuzz", settings.get_profile("cbeindex"), derandomize=False, database=None, max_examples=500, print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cbeindex"))
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Ray cluster of three nodes, which this process is connected to."""
+    from tests.ray_cluster import cluster_of
+
+    with cluster_of(3) as started:
+        yield started
 
 
 @pytest.hookimpl(tryfirst=True)

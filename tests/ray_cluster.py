@@ -5,14 +5,7 @@ from contextlib import contextmanager
 import ray
 from ray.cluster_utils import Cluster
 
-# Ray replaces 127.0.0.1 by the address of a network interface, and keeps every other address.
-ADDRESS = "127.0.0.2"
-NODE = {
-    "num_cpus": 2,
-    "object_store_memory": 80 * 2**20,
-    "node_ip_address": ADDRESS,
-    "include_dashboard": False,
-}
+NODE = {"num_cpus": 2, "object_store_memory": 80 * 2**20, "include_dashboard": False}
 
 
 @contextmanager
@@ -22,7 +15,7 @@ def cluster_of(n_nodes):
     try:
         for _ in range(n_nodes - 1):
             cluster.add_node(**NODE)
-        ray.init(cluster.address, log_to_driver=False, logging_level="error", _node_ip_address=ADDRESS)
+        ray.init(cluster.address, log_to_driver=False, logging_level="error")
         yield cluster
     finally:
         ray.shutdown()

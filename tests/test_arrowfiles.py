@@ -128,7 +128,7 @@ def with_row(row):
         (table(), ["--id-column", "embedding"], "'embedding' of x.parquet must be integers or strings"),
         (table().drop_columns("embedding"), [], r"must have one column of vectors, .* got id \(int64\), name"),
         (table(X[:0]), [], "x.parquet must hold 1 or more vectors"),
-        (table(), ["--id-column", "id", "--ids", "ids.npy"], "not allowed with argument"),
+        (table(), ["--id-column", "id", "--ids", "ids.npy"], "give only one of them"),
         (pa.table({"v": X[:3].tolist(), "id": ["a", "b", "a"]}), ["--id-column", "id"], "must not repeat, 'a' does"),
         (pa.table({"v": X[:3].tolist(), "id": ["a", "b", None]}), ["--id-column", "id"], "in 'id', row 2 has one"),
         (pa.table({"v": X[:3].tolist(), "id": [1, -1, 2]}), ["--id-column", "id"], "must be 0 or more, got -1"),

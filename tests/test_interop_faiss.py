@@ -165,6 +165,11 @@ def test_vectors_to_faiss(metric):
     np.testing.assert_array_equal(interop.from_faiss(theirs).get(IDS), X)
 
 
+def test_decoded_vectors_to_faiss():
+    ours = our_vectors(vectors="int8")
+    np.testing.assert_array_equal(interop.from_faiss(interop.to_faiss(ours)).get(IDS), ours.get(IDS))
+
+
 def test_hamming_codes_of_vectors_to_faiss():
     ours = our_vectors("cosine", vectors=None)
     theirs = interop.to_faiss(ours, faiss.IndexBinaryIDMap(faiss.IndexBinaryFlat(24)))
@@ -233,6 +238,17 @@ def sparse_vectors():
 def test_what_cannot_be_carried_over(call, error, message):
     with pytest.raises(error, match=message):
         call()
+
+
+class Named(BinaryIndex):
+    """An index whose ids are strings."""
+
+    ids = np.array(["a", "b"], dtype=object)
+
+
+def test_ids_that_are_strings_are_refused():
+    with pytest.raises(TypeError, match="a faiss index must have integers as ids, and those of this index are strings"):
+        interop.to_faiss(Named(64))
 
 
 def test_without_faiss(monkeypatch):

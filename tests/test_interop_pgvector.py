@@ -1,5 +1,7 @@
 """Tables of pgvector: copied to and from a real PostgreSQL, which answers like the index."""
 
+import asyncio
+
 import numpy as np
 import pytest
 from scipy import sparse
@@ -179,6 +181,15 @@ def test_ids_that_are_refused(connection):
 def test_bad_arguments(connection, call, error, message):
     with pytest.raises(error, match=message):
         call(connection)
+
+
+def test_asynchronous_connections_are_refused(server):
+    async def use():
+        async with await psycopg.AsyncConnection.connect(server) as connection:
+            interop.from_pgvector(connection, "items")
+
+    with pytest.raises(TypeError, match=r"psycopg.Connection of psycopg 3, got psycopg\..*AsyncConnection"):
+        asyncio.run(use())
 
 
 def test_streams_that_are_not_a_copy():

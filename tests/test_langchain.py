@@ -6,6 +6,7 @@ import json
 import math
 import sys
 import threading
+import zlib
 
 import numpy as np
 import pytest
@@ -16,8 +17,8 @@ from langchain_core.documents import Document
 from langchain_core.embeddings import DeterministicFakeEmbedding, Embeddings
 from langchain_tests.integration_tests import VectorStoreIntegrationTests
 
-from cbeindex import CorruptIndexFileError, NotAnIndexFileError, UnsupportedVersionError
-from cbeindex.langchain import CBEVectorStore
+from cbeindex import CorruptIndexFileError, IndexFileError, NotAnIndexFileError, UnsupportedVersionError
+from cbeindex.langchain import CBEVectorStore, files
 
 
 class TestStandard(VectorStoreIntegrationTests):
@@ -73,6 +74,7 @@ def cosine_distance(a, b):
 def test_scores_are_distances():
     found = filled().similarity_search_with_score("aaa", k=7)
     assert [document.page_content for document, _ in found][:3] == ["aaa", "aab", "abb"]
+    assert filled().similarity_search_by_vector(Words().embed_query("aaa"), k=7) == [document for document, _ in found]
     for document, score in found:
         assert score == pytest.approx(cosine_distance("aaa", document.page_content), abs=1e-6)
 
@@ -163,8 +165,7 @@ def test_ids():
 def test_callers_cannot_change_stored_metadata():
     store = filled()
     store.get_by_ids(["id0"])[0].metadata["place"] = 9
-    METADATA_COPY = store.similarity_search("aaa", k=1)[0].metadata
-    assert METADATA_COPY == {"place": 0, "kind": "even"}
+    assert store.similarity_search("aaa", k=1)[0].metadata == {"place": 0, "kind": "even"}
 
 
 @pytest.mark.parametrize(
@@ -318,13 +319,13 @@ def first_document(content, **changes):
 @pytest.mark.parametrize(
     ("damage", "error", "message"),
     [
-        (lambda c: [], NotAnIndexFileError, "not a vector store"),
-        (lambda c: changed(c, kind="other"), NotAnIndexFileError, "not a vector store"),
-        (lambda c: changed(c, version=2), UnsupportedVersionError, "version 2, but this release of cbeindex reads"),
+        (lambda c: [], CorruptIndexFileError, "must be a JSON object, got list"),
         (lambda c: changed(c, index="../index-1.cbe"), CorruptIndexFileError, "a name such as index-1.cbe, got '../"),
         (lambda c: changed(c, index=None), CorruptIndexFileError, "documents must have an index"),
         (lambda c: changed(c, index=3), CorruptIndexFileError, "index a name"),
-        (lambda c: changed(c, options=[]), CorruptIndexFileError, "options must be an object"),
+        (lambda c: changed(c, options=[]), CorruptIndexFileError, "options must be those of an index"),
+        (lambda c: changed(c, options={"embedding": 1}), CorruptIndexFileError, "options must be those of an index"),
+        (lambda c: changed(c, options={"n_bits": []}), CorruptIndexFileError, "options must be those of an index"),
         (lambda c: changed(c, documents={}), CorruptIndexFileError, "documents must be a list"),
         (lambda c: changed(c, next_number=-1), CorruptIndexFileError, "next_number a number"),
         (lambda c: changed(c, next_number=3), CorruptIndexFileError, "document 3 must have a number below 3"),
@@ -351,20 +352,53 @@ def first_document(content, **changes):
 def test_damaged_files(tmp_path, damage, error, message):
     filled().save(tmp_path)
     path = tmp_path / "store.json"
-    path.write_text(json.dumps(damage(json.loads(path.read_text()))))
+    content = json.loads(path.read_bytes().partition(b"\n")[2])
+    path.write_bytes(files.encoded(damage(content)))
     with pytest.raises(error, match=message):
         CBEVectorStore.load(tmp_path, Words())
 
 
-@pytest.mark.parametrize("text", ["", "{", "\udcff", "[" * 100_000])
-def test_files_that_are_not_json(tmp_path, text):
+HEAD = '{{"kind": "cbeindex.langchain", "version": {}, "crc32": {}}}\n{}'
+
+
+@pytest.mark.parametrize(
+    ("text", "error", "message"),
+    [
+        ("", NotAnIndexFileError, "must be JSON"),
+        ("\udcff", NotAnIndexFileError, "must be JSON"),
+        ("[" * 100_000, NotAnIndexFileError, "must be JSON"),
+        ("3", NotAnIndexFileError, "must be a JSON object, got int"),
+        ('{"kind": "other"}', NotAnIndexFileError, "not a vector store of cbeindex"),
+        (HEAD.format(2, 0, ""), UnsupportedVersionError, "version 2, but this release of cbeindex reads version 1"),
+        (HEAD.format(1, 5, ""), CorruptIndexFileError, "checksum of the documents must be 5, and it is not"),
+        (HEAD.format(1, 0, ""), CorruptIndexFileError, "must be JSON"),
+        (HEAD.format(1, zlib.crc32(b"[" * 99_999), "[" * 99_999), CorruptIndexFileError, "must be JSON"),
+    ],
+)
+def test_files_that_are_something_else(tmp_path, text, error, message):
     filled().save(tmp_path)
     (tmp_path / "store.json").write_bytes(text.encode("utf-8", "surrogateescape"))
-    with pytest.raises(CorruptIndexFileError, match="must be JSON"):
+    with pytest.raises(error, match=message):
         CBEVectorStore.load(tmp_path, Words())
     (tmp_path / "store.json").unlink()
     with pytest.raises(FileNotFoundError):
         CBEVectorStore.load(tmp_path, Words())
+
+
+def test_every_truncation_and_flipped_bit_is_noticed(tmp_path):
+    filled().save(tmp_path)
+    path = tmp_path / "store.json"
+    data = path.read_bytes()
+    rng = np.random.default_rng(0)
+    damaged = [data[:length] for length in range(0, len(data), 3)]
+    for place in range(len(data)):
+        flipped = bytearray(data)
+        flipped[place] ^= 1 << rng.integers(8)
+        damaged.append(bytes(flipped))
+    for content in damaged:
+        path.write_bytes(content)
+        with pytest.raises(IndexFileError):
+            CBEVectorStore.load(tmp_path, Words())
 
 
 def test_without_langchain(monkeypatch):

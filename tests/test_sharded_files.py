@@ -2,11 +2,14 @@
 
 import json
 import shutil
+import sys
 from contextlib import closing
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from scipy import sparse
 
 from cbeindex import CBEIndex
@@ -22,13 +25,16 @@ from cbeindex.storage.checksum import crc32
 pytest.importorskip("ray")
 
 from cbeindex.sharded import shard as shard_module
-from cbeindex.sharded.client import prepare_folder
 from cbeindex.sharded.errors import FrozenError, LostWritesError, NotFittedError, StaleLayoutError
+from cbeindex.sharded.folder import prepare_folder
 from cbeindex.sharded.log import END, HEADER_BYTES, Log, LogReader
 from cbeindex.sharded.manifest import NAME, Manifest, log_file
+from cbeindex.sharded.moving import copy_shard, remove_layouts
 from cbeindex.sharded.records import pack, pack_vectors, unpack, unpack_vectors
 from cbeindex.sharded.routing import rows_by_shard, shard_of
 from cbeindex.sharded.shard import Shard
+
+pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows replaces no files that are open")
 
 DIM = 16
 X = np.random.default_rng(3).standard_normal((60, DIM)).astype(np.float32)
@@ -61,7 +67,7 @@ def opened(folder, replica=0, **options):
 def content(shard):
     """All ids and vectors of a shard."""
     ids = shard.ids(0).value
-    return ids.tolist(), shard.call("get", 0, ids).value.tolist()
+    return ids.tolist(), shard.call("get", 0, ((ids,), {})).value.tolist()
 
 
 def add(shard, rows, token=None, **options):
@@ -285,7 +291,7 @@ def test_a_shard_that_dies_while_it_saves_loses_nothing(folder, monkeypatch, ste
         if step == "before the save":
             patch.setattr(CBEIndex, "save", die)
         elif step == "after the save":
-            patch.setattr(shard_module.Log, "create", die)
+            patch.setattr(Log, "create", die)
         else:
             close = Log.close
             patch.setattr(Log, "close", lambda log: die(close(log)))
@@ -367,7 +373,7 @@ def test_replicas_follow_the_log(folder):
     assert content(follower) == content(primary)
     primary.compact()
     sequence = add(primary, [2])
-    assert follower.call("search", sequence, X[2], 1).value.ids.tolist() == [2]
+    assert follower.call("search", sequence, ((X[2], 1), {})).value.ids.tolist() == [2]
     assert content(follower) == content(primary)
 
 
@@ -380,7 +386,7 @@ def test_a_lost_log_is_noticed(folder):
     log_file(shard.path).write_bytes(before)  # a machine that did not sync
     for replica in (0, 1):
         with pytest.raises(LostWritesError, match=f"up to number {sequence}, .* up to number {sequence - 1}"):
-            opened(folder, replica).call("search", sequence, X[0], 1)
+            opened(folder, replica).call("search", sequence, ((X[0], 1), {}))
 
 
 def test_two_workers_never_write_one_shard(folder, monkeypatch):
@@ -442,7 +448,7 @@ def test_a_shard_does_not_fit_itself(tmp_path):
     single = CBEIndex(DIM, encoder=template.encoder)
     single.add(many)
     for options in ({"rerank": None}, {"rerank": "asymmetric"}):
-        ours, theirs = shard.call("search", 0, X, 5, **options).value, single.search(X, 5, **options)
+        ours, theirs = shard.call("search", 0, ((X, 5), options)).value, single.search(X, 5, **options)
         np.testing.assert_array_equal(ours.ids, theirs.ids)
         np.testing.assert_array_equal(ours.distances, theirs.distances)
     shard.close()
@@ -459,6 +465,39 @@ def test_a_shard_whose_index_was_fitted_while_it_was_away_adopts_the_encoder(tmp
     again = opened(folder)
     assert again.stats(0).value["fitted"]
     assert again.ids(0).value.tolist() == list(range(20))
+
+
+@pytest.mark.parametrize("options", [{}, {"vectors": "int8", "buckets": "cells"}], ids=["codes", "cells"])
+def test_rows_are_moved_without_being_encoded_again(tmp_path, options):
+    many = np.concatenate([X, X * 2, X - 1])
+    index = CBEIndex(DIM, **options).fit(many)
+    folder = prepare_folder(tmp_path / "i", n_shards=2, replicas=1, sync=False, index=index)
+    old = Manifest.read(folder)
+    for number, rows in rows_by_shard(np.arange(180), 2).items():
+        with closing(Shard(folder, number, 0, old.layout)) as shard:
+            shard.add(f"token {number}", many[rows], rows, {})
+            shard.remove("r", rows[-1:])
+            shard.save()
+    new = old.changed(layout="layout-2-00000000", n_shards=3)
+    (tmp_path / "i" / new.layout).mkdir()
+    for number in range(3):
+        copy_shard(folder, old, new, number)
+    new.write(folder)
+    remove_layouts(tmp_path / "i", new.layout)
+    assert not (tmp_path / "i" / old.layout).exists()
+    single = CBEIndex.load(tmp_path / "i" / "template.cbe")
+    single.add(many)
+    gone = [rows[-1] for rows in rows_by_shard(np.arange(180), 2).values()]
+    single.remove(gone)
+    for number in range(3):
+        with closing(Shard(folder, number, 0, new.layout)) as shard:
+            ids = shard.ids(0).value
+            np.testing.assert_array_equal(ids, [i for i in single.ids if shard_of([i], 3)[0] == number])
+            np.testing.assert_array_equal(shard.call("codes", 0, ((ids,), {})).value, single.codes(ids))
+            assert shard.count(0).value[1] == 180  # ids that were in use are not assigned again
+            assert shard.knows(0, "token 0").value
+            assert shard.knows(0, "token 1").value
+            shard.verify(0)
 
 
 def test_damage_is_named(folder):
@@ -480,9 +519,66 @@ def test_damage_is_named(folder):
         opened(folder).ids(0)
 
 
+JSON = st.recursive(
+    st.none() | st.booleans() | st.integers(-2, 2**70) | st.floats() | st.text(max_size=3),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=5,
+)
+ARRAYS = st.dictionaries(
+    st.sampled_from(["ids", "vectors", "data", "indices", "indptr"]),
+    st.sampled_from([np.arange(2), np.ones((2, DIM)), np.array([0, 1, 9]), np.full(2, np.nan), np.zeros((0, 3))]),
+)
+RECORDS = st.tuples(
+    st.fixed_dictionaries(
+        {"kind": st.sampled_from(["add", "remove", "save", "cancel", "tokens"]) | JSON},
+        optional={
+            "token": st.just("t") | JSON,
+            "tokens": st.just(["u"]) | JSON,
+            "ids": JSON,
+            "options": st.just({"replace": True}) | JSON,
+            "slots": JSON,
+            "sequence": st.just(1) | JSON,
+        },
+    ),
+    ARRAYS,
+)
+
+
+@given(st.lists(RECORDS, min_size=1, max_size=3))
+def test_a_log_of_a_stranger_is_carried_out_or_refused(tmp_path_factory, records):
+    """Its checksums are right, and its values are anything."""
+    index = CBEIndex(DIM, vectors="float32").fit(X)
+    folder = prepare_folder(tmp_path_factory.mktemp("i") / "i", n_shards=1, replicas=1, sync=False, index=index)
+    shard = Shard(folder, 0, 0, Manifest.read(folder).layout)
+    with closing(Log.create(log_file(shard.path), 0, sync=False)) as log:
+        for values, arrays in records:
+            log.append(values, arrays)
+    with closing(shard):
+        try:
+            shard.ids(0)
+        except IndexFileError:
+            return
+        shard.save()
+        shard.verify(0)
+
+
+@given(st.data())
+def test_bytes_changed_in_a_log_are_damage_or_the_end(tmp_path_factory, data):
+    path = tmp_path_factory.mktemp("log") / "shard.log"
+    written_log(path)
+    content = bytearray(path.read_bytes())
+    for _ in range(data.draw(st.integers(1, 3))):
+        content[data.draw(st.integers(0, len(content) - 1))] = data.draw(st.integers(0, 255))
+    path.write_bytes(content[: data.draw(st.integers(0, len(content)))])
+    try:
+        assert read_log(path) == [0, 1, 2][: len(read_log(path))]
+    except IndexFileError:
+        return
+
+
 def test_only_reading_methods_are_passed_on(folder):
     with pytest.raises(ValueError, match="name must be one of"):
-        opened(folder).call("save", 0)
+        opened(folder).call("save", 0, ((), {}))
 
 
 def test_a_folder_in_use_is_not_overwritten(folder, tmp_path):
@@ -491,3 +587,19 @@ def test_a_folder_in_use_is_not_overwritten(folder, tmp_path):
     shutil.copy(folder / NAME, tmp_path / "other")
     with pytest.raises(FileExistsError, match="found other files"):
         prepare_folder(tmp_path, n_shards=1, replicas=1, sync=True, index=CBEIndex(DIM))
+
+
+def test_files_of_the_first_version_stay_readable(tmp_path):
+    """A saved file, a log of adds, a removal and a replacement, as the first release wrote them."""
+    shutil.copytree(Path(__file__).parent / "data" / "golden-shards-1", tmp_path / "index")
+    shard = opened(tmp_path / "index")
+    rows = (np.arange(12 * DIM).reshape(12, DIM) * 37 % 101 - 50).astype(np.float32)
+    rows[5] = rows[0] + 1
+    ids, vectors = content(shard)
+    assert ids == [0, 1, 2, 4, 5, 6, 7, 8, 9, 10, 11]
+    np.testing.assert_array_equal(vectors, rows[ids])
+    assert shard.knows(0, "one").value
+    assert shard.knows(0, "three").value
+    shard.verify(0)
+    shard.save()
+    assert len(CBEIndex.load(shard.path)) == 11

@@ -151,6 +151,7 @@ def test_clusters_and_embeddings_of_a_precomputed_graph():
 def test_options_reach_the_index():
     transformer = CBENeighborsTransformer(n_bits=32, vectors="float16", buckets="clusters", random_state=9, n_jobs=2)
     index = transformer.fit(X).index_
+    assert list(transformer.get_feature_names_out()[:2]) == ["cbeneighborstransformer0", "cbeneighborstransformer1"]
     assert isinstance(index, CBEIndex)
     assert (index.n_bits, index.vectors, index.buckets) == (32, "float16", "clusters")
     assert index.encoder.config()["seed"] == 9

@@ -71,14 +71,20 @@ examples:
 def add_parser(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("build", help="build an index of vectors", description=_HELP, epilog=_EPILOG)
-    _add_arguments(parser)
+    _add_arguments(parser.add_argument)
     parser.set_defaults(run=_run)
 
 
-def _add_arguments(parser: argparse.ArgumentParser) -> None:
-    add = parser.add_argument
+def _add_arguments(add: Callable[..., object]) -> None:
     add("out", metavar="OUT", help="the index file to create")
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
+    add_index_arguments(add)
+    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
+    add("--force", action="store_true", help="replace OUT if it is an index file")
+
+
+def add_index_arguments(add: Callable[..., object]) -> None:
+    """Add the arguments that say which index is built, and of what."""
     add("--key", help="array of .npz files, or column of Parquet and Arrow files, to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
     metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
@@ -93,14 +99,11 @@ def _add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--buckets", choices=BUCKETS, help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     ids_help = "unique ids, one per vector: non-negative integers or strings (.npy), or lines of a .txt file"
-    ids_of = parser.add_mutually_exclusive_group().add_argument
-    ids_of("--ids", metavar="FILE", help=ids_help)
-    ids_of("--id-column", metavar="NAME", help="column of Parquet and Arrow files that has the ids")
-    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
+    add("--ids", metavar="FILE", help=ids_help)
+    add("--id-column", metavar="NAME", help="column of Parquet and Arrow files that has the ids")
     sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
         fit in {size_text(tuning().cli_sample_bytes)})"""
     add("--sample", type=count(2), metavar="N", help=sample_help)
-    add("--force", action="store_true", help="replace OUT if it is an index file")
     add("--quiet", action="store_true", help="print neither progress nor a summary")
 
 
@@ -124,22 +127,12 @@ def _build(
     arguments: argparse.Namespace, inputs: Inputs, path: Path, exit_if_signalled: Callable[[], None]
 ) -> CBEIndex:
     """Build the index, with a temporary file at `path` for rows that memory should not hold."""
-    ids: Any = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
-    if arguments.id_column is not None:
-        ids = inputs.ids(arguments.id_column)
-    index = CBEIndex(
-        inputs.dim,
-        arguments.bits,
-        metric=arguments.metric,
-        encoder=arguments.encoder,
-        vectors=arguments.kept,
-        buckets=arguments.buckets,
-        seed=arguments.seed,
-    )
+    ids = ids_of(arguments, inputs)
+    index = CBEIndex(inputs.dim, **index_arguments(arguments))
     _fit(index, inputs, arguments.sample, arguments.seed)
     n_unsaved = 0
     row_bytes = 8 * n_words(index.n_bits) + 32  # code, id and scalars
-    with _progress(inputs.n_rows, arguments.quiet) as advance:
+    with progress(inputs.n_rows, arguments.quiet) as advance:
         for rows, block in inputs.blocks(row_bytes):
             with inputs.locating(rows):
                 index.add(block, None if ids is None else ids[rows.start : rows.stop], n_threads=arguments.threads)
@@ -153,6 +146,18 @@ def _build(
     return index
 
 
+def index_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `CBEIndex` after `dim`."""
+    return {
+        "n_bits": arguments.bits,
+        "metric": arguments.metric,
+        "encoder": arguments.encoder,
+        "vectors": arguments.kept,
+        "buckets": arguments.buckets,
+        "seed": arguments.seed,
+    }
+
+
 def _check_target(out: Path, force: bool) -> None:
     """Refuse to replace a file without --force, and a file that is not an index in any case."""
     if not out.exists():
@@ -164,6 +169,15 @@ def _check_target(out: Path, force: bool) -> None:
             if file.read(len(MAGIC)) in (b"", MAGIC):
                 return
     raise NotAnIndexFileError(f"{out}: not an index file, so it is not replaced; remove it first")
+
+
+def ids_of(arguments: argparse.Namespace, inputs: Inputs) -> Any:
+    """Read the ids of all rows: integers as an array, strings as names, None if they are numbered."""
+    if arguments.ids is not None and arguments.id_column is not None:
+        raise ValueError("--ids and --id-column both say what the ids are: give only one of them")
+    if arguments.id_column is not None:
+        return inputs.ids(arguments.id_column)
+    return None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
 
 
 def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> None:
@@ -204,7 +218,7 @@ def _move_into_place(index: CBEIndex, out: Path) -> None:
 
 
 @contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
+def progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
     """Yield a function that reports vectors as done: by a tqdm bar, or by lines where tqdm is not installed."""
     if quiet or not sys.stderr.isatty():
         yield lambda n: None

@@ -1,4 +1,4 @@
-"""`cbeindex info`: describe an index file."""
+"""`cbeindex info`: describe an index file, or the cache of compiled kernels."""
 
 from __future__ import annotations
 
@@ -6,26 +6,34 @@ import argparse
 import json
 from typing import Any
 
-from .. import BinaryIndex, CBEIndex
+from .. import BinaryIndex, CBEIndex, kernels
 from .._core.tuning import tuning
 from ..storage import container
 from ..storage.settings import ENCODER_PREFIX, has_string_ids
+from .output import size_text
 
 _HELP = """\
 Describe an index file: the kind of index and its parameters, its rows, the
 bytes of its parts, and the unused bytes of the file. Does not read the whole
-file, so it is fast for any size."""
+file, so it is fast for any size. Or, with --cache, the compiled kernels on disk:
+their folders, sizes and names."""
 
 
 def add_parser(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("info", help="describe an index file", description=_HELP)
-    parser.add_argument("file", metavar="FILE")
+    parser.add_argument("file", metavar="FILE", nargs="?")
+    parser.add_argument("--cache", action="store_true", help="describe the compiled kernels on disk")
     parser.add_argument("--json", action="store_true", help="print a JSON object")
     parser.set_defaults(run=_run)
 
 
 def _run(arguments: argparse.Namespace) -> None:
+    if arguments.cache == (arguments.file is not None):
+        raise ValueError("info must be given either FILE or --cache (see cbeindex info --help)")
+    if arguments.cache:
+        _print_cache(arguments.json)
+        return
     about = describe_index(arguments.file)
     if arguments.json:
         print(json.dumps(about, indent=2))
@@ -33,6 +41,22 @@ def _run(arguments: argparse.Namespace) -> None:
     print(f"{about['path']}: {about['kind']}")
     for name, value in _lines(about).items():
         print(f"  {name:<20} {value:,}" if isinstance(value, int) else f"  {name:<20} {value}")
+
+
+def _print_cache(as_json: bool) -> None:
+    """Print the folders of compiled kernels, and what they hold."""
+    written = kernels.caching.writable_folder()
+    found = {
+        str(folder): kernels.caching.stored(folder) for folder in (kernels.caching.AHEAD, *kernels.caching.candidates())
+    }
+    if as_json:
+        print(json.dumps({"written": written and str(written), "folders": found}, indent=2))
+        return
+    for folder, files in found.items():
+        print(f"{folder}: {len(files)} kernels, {size_text(sum(files.values()))}")
+        for name, n_bytes in files.items():
+            print(f"  {name:<60} {n_bytes:>9,}")
+    print(f"new kernels go to {written}" if written else "new kernels are not kept: no folder can be written to")
 
 
 def _lines(about: dict[str, Any]) -> dict[str, Any]:

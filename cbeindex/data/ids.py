@@ -50,8 +50,8 @@ def as_any_ids(ids: Any, name: str, *, n: int | None = None, is_ordered: bool = 
 
     With `n`, there must be `n` unique ids. Where ids are in the order of rows, `is_ordered`, sets are an error.
     """
-    if is_ordered and isinstance(ids, set | frozenset):
-        raise TypeError(f"{name} must be in the order of the rows, got a {type(ids).__name__}")
+    if is_ordered:
+        _refuse_sets(ids, name)
     strings = _as_strings(ids, name)
     return as_ids(np.atleast_1d(listed(ids)), name, n=n) if strings is None else as_names(strings, name, n=n)
 
@@ -99,11 +99,22 @@ def _as_strings(ids: Any, name: str) -> list[Any] | None:
     return list(ids) if isinstance(next(iter(ids), None), str) else None
 
 
-def listed(ids: Any) -> NDArray[Any]:
-    """Return ids as an array, also those of sets and of the views of a dictionary."""
+def listed(ids: Any, ordered_for: str | None = None) -> NDArray[Any]:
+    """Return ids as an array, also those of sets and of the views of a dictionary.
+
+    With `ordered_for`, the name of the argument, sets are an error: each id belongs to a row, and sets have no order.
+    """
     if isinstance(ids, np.ndarray):
         return ids
+    if ordered_for:
+        _refuse_sets(ids, ordered_for)
     return np.asarray(list(ids) if isinstance(ids, Set | ValuesView) else ids)
+
+
+def _refuse_sets(ids: Any, name: str) -> None:
+    """Raise TypeError if ids that belong to rows have no order."""
+    if isinstance(ids, set | frozenset):
+        raise TypeError(f"{name} must be in the order of the rows, got a {type(ids).__name__}")
 
 
 def distinct(ids: AnyIds, chosen: Mask) -> list[Any]:

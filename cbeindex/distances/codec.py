@@ -14,7 +14,7 @@ from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..encoders import CirculantEncoder, Encoder
 from ..encoders.foreign import compute_rows, encode_rows, project_rows
-from .estimator import EncodedQueries, Geometry, scalars_of
+from .estimator import LARGEST_SCALARS, EncodedQueries, Geometry, scalars_of
 from .keptcodec import KeptCodec
 from .metrics import Metric
 from .residuals import ResidualCodec
@@ -65,6 +65,7 @@ class Codec:
         else:
             codes, sums = encode_rows(self.encoder, rows, 1)
         columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
+        _check_scalars(source, first, columns)
         if self.residuals is not None:
             assert projections is not None
             columns["residuals"] = self.residuals.encode(prepared, projections)
@@ -150,3 +151,12 @@ class Codec:
         if not with_estimates:
             return EncodedQueries.of_codes(projections, with_margins=with_margins)
         return EncodedQueries.of(prepared, projections, self.geometry, self.metric, with_margins=with_margins)
+
+
+def _check_scalars(source: VectorSource, first: int, columns: Arrays) -> None:
+    """Raise ValueError if a row from row `first` of `source` on has scalars that an index file must not hold."""
+    for name, largest in LARGEST_SCALARS.items():
+        is_bad = ~(np.abs(columns[name]) <= largest)
+        if is_bad.any():
+            row = first + int(is_bad.argmax())
+            raise source.row_error("must have estimates within float32 by this encoder", row, f"has {name} beyond it")

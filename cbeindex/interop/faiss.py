@@ -13,6 +13,7 @@ from ..binary import BinaryIndex
 from ..data.codes import n_bytes
 from ..data.source import is_sparse
 from ..index import CBEIndex
+from .ids import integer_ids
 
 # Bytes of rows that are copied to faiss at a time.
 _BLOCK_BYTES = 2**26
@@ -66,7 +67,8 @@ def to_faiss(index: BinaryIndex | CBEIndex, into: Any = None) -> Any:
     Parameters
     ----------
     index : BinaryIndex or CBEIndex
-        A `CBEIndex` must keep vectors, of metric "l2" or "ip", unless `into` takes codes.
+        A `CBEIndex` must keep vectors, of metric "l2" or "ip", unless `into` takes codes. Vectors are those that `get`
+        returns.
     into : faiss index, optional
         An empty index to fill, which is trained first if it needs training. By default an `IndexBinaryIDMap2` of an
         `IndexBinaryFlat` for a `BinaryIndex`, and an `IndexIDMap2` of an `IndexFlat` for a `CBEIndex`. A binary index
@@ -93,7 +95,7 @@ def to_faiss(index: BinaryIndex | CBEIndex, into: Any = None) -> Any:
     target = _default_target(faiss, index) if into is None else into
     takes_codes = isinstance(target, faiss.IndexBinary)
     _check_target(faiss, index, target, takes_codes)
-    ids = index.ids
+    ids = integer_ids(index, "a faiss index")
     has_ids = isinstance(target, (faiss.IndexBinaryIDMap, faiss.IndexBinaryIVF, faiss.IndexIDMap, faiss.IndexIVF))
     if not has_ids and not np.array_equal(ids, np.arange(len(ids))):
         kind = type(target).__name__

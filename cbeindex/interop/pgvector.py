@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from typing import Any
 
@@ -10,6 +11,7 @@ from ..binary import BinaryIndex
 from ..data.source import is_sparse
 from ..index import CBEIndex
 from . import pgcopy
+from .ids import integer_ids
 from .pgcopy import BitColumn, Column, VectorColumn
 
 # The longest vector of pgvector.
@@ -54,7 +56,7 @@ def to_pgvector(
     _check_connection(connection)
     names, columns = _columns_of(index, code_column, vector_column)
     target, quoted = _quoted_table(table), [_quoted(id_column), *map(_quoted, names)]
-    ids, step = index.ids, pgcopy.rows_per_block(columns)
+    ids, step = integer_ids(index, "the table"), pgcopy.rows_per_block(columns)
     with connection.transaction(), connection.cursor() as cursor:
         if not as_flag(append, "append"):
             types = ["bigint PRIMARY KEY", *(column.sql_type for column in columns)]
@@ -110,9 +112,10 @@ def from_pgvector(
 
 
 def _check_connection(connection: Any) -> None:
-    if not callable(getattr(connection, "transaction", None)) or not callable(getattr(connection, "cursor", None)):
+    is_known = callable(getattr(connection, "transaction", None)) and callable(getattr(connection, "cursor", None))
+    if not is_known or inspect.iscoroutinefunction(connection.commit):
         kind = f"{type(connection).__module__}.{type(connection).__name__}"
-        raise TypeError(f"connection must be a connection of psycopg 3, got {kind}")
+        raise TypeError(f"connection must be a psycopg.Connection of psycopg 3, got {kind}")
 
 
 def _columns_of(

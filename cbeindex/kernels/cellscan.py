@@ -12,6 +12,7 @@ from .jit import njit
 from .lookup import sum_block, sum_block_precisely
 from .popcount import popcount64
 from .querytables import Tables, measure_nibbles
+from .sorting import sort_keys
 from .topk import keep_smallest
 
 
@@ -42,17 +43,6 @@ def rank_cells(
 
 
 @njit(cache=True, nogil=True)
-def sort_few(keys: Keys, n: int) -> None:
-    """Sort the first `n` keys, by insertion."""
-    for i in range(1, n):
-        key, to = keys[i], i
-        while to > 0 and keys[to - 1] > key:
-            keys[to] = keys[to - 1]
-            to -= 1
-        keys[to] = key
-
-
-@njit(cache=True, nogil=True)
 def choose_cells(
     query: Floats, centroids: Floats, bases: Floats, weight: float, n_cells: int, n_exact: int, n_probes: int,
     keys: Keys,
@@ -71,10 +61,7 @@ def choose_cells(
         near[0] = bases[cell] - weight * dot_floats(query, centroids, cell * width, width)
         keys[i] = key_of(bits[0], cell)
     keep_smallest(keys, n_exact, n_probes)
-    if n_probes > 64:
-        keys[:n_probes] = np.sort(keys[:n_probes])
-    else:
-        sort_few(keys, n_probes)
+    sort_keys(keys, 0, n_probes)
 
 
 @njit(cache=True, nogil=True)

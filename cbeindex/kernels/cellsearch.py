@@ -13,6 +13,7 @@ from .jit import njit
 from .kept import KeptRows, read_kept, shift_of
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
+from .sorting import sort_keys
 from .topk import keep_smallest
 from .transform import transform_rows
 
@@ -96,7 +97,7 @@ def scan_cells(
     if count > n_found:
         keep_smallest(found, count, n_found)
         count = n_found
-    found[:count] = np.sort(found[:count])
+    sort_keys(found, 0, count)
     return count
 
 
@@ -143,7 +144,9 @@ def search_one(
     elif vectors.shape[0] > 0:
         n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
     else:
-        keys[:n], keys[n:] = found[:n], NO_KEY
+        for i in range(n):
+            keys[i] = found[i]
+        keys[n:] = NO_KEY
         return True
     visits[2] += max(0, n_read)
     return bool(n_read >= 0)

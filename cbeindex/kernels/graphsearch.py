@@ -12,6 +12,7 @@ from .jit import njit
 from .prefetch import prefetch
 from .querytables import Tables
 from .records import Neighbours
+from .sorting import sort_keys
 from .topk import keep_smallest
 from .transform import transform_rows
 from .vertices import scan_vertices
@@ -73,7 +74,8 @@ def take_nearest(visited: Keys, n: int, hidden: Mask, n_found: int, found: Keys)
     if n_shown > n_found:
         keep_smallest(visited, n_shown, n_found)
     n_taken = min(n_shown, n_found)
-    found[:n_taken] = visited[:n_taken]
+    for i in range(n_taken):
+        found[i] = visited[i]
     return n_shown
 
 
@@ -182,7 +184,7 @@ def search_projections(
         )  # fmt: skip
         if n < 0:
             return False
-        found[:n] = np.sort(found[:n])
+        sort_keys(found, 0, n)
         distances[i], result_ids[i] = np.inf, -1
         if vectors.shape[0] > 0:
             put_exact(queries[i], vectors, metric, found, n, ids, distances[i], result_ids[i])

@@ -17,6 +17,7 @@ from .._core.typing import Floats, Mask, Projections, Rows
 from .dots import squares_floats
 from .jit import njit
 from .records import DEGREE, Neighbours
+from .sorting import sort_keys
 
 
 @njit(cache=True, nogil=True)
@@ -36,7 +37,7 @@ def order_candidates(
             distance[0] = squares_floats(projections[vertex], projections, row * n_columns, dim)
             keys[n_all] = np.int64(bits[0]) << 32 | row
             n_all += 1
-    keys = np.sort(keys[:n_all])
+    sort_keys(keys, 0, n_all)
     for i in range(n_all):
         if i == 0 or keys[i] != keys[i - 1]:
             bits[0] = keys[i] >> 32
@@ -157,7 +158,8 @@ def prune_candidates(
     candidates, distances = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float32)
     nothing_known, chosen = np.empty((0, 0), dtype=np.float32), np.empty(DEGREE, dtype=np.int64)
     for i in range(found.shape[0]):
-        candidates[:] = found[i]
+        for t in range(room):
+            candidates[t] = found[i, t]
         n = order_candidates(projections, dim, first + i, candidates, room, distances)
         n_chosen = prune(projections, dim, candidates, distances, n, nothing_known, chosen)
         kept[first + i, n_chosen:] = -1
@@ -165,7 +167,8 @@ def prune_candidates(
             kept[first + i, t] = candidates[chosen[t]]
         n = min(n, near.shape[1])
         near[first + i, n:] = -1
-        near[first + i, :n] = candidates[:n]
+        for t in range(n):
+            near[first + i, t] = candidates[t]
 
 
 @njit(cache=True, nogil=True)
@@ -224,8 +227,10 @@ def link_both_ways(
     known, chosen = np.empty((room, room), dtype=np.float32), np.empty(DEGREE, dtype=np.int64)
     for vertex in range(start, stop):
         both = nearest_first(projections, dim, vertex, sources[offsets[vertex] : offsets[vertex + 1]], most)
-        candidates[: kept.shape[1]] = kept[vertex]
-        candidates[kept.shape[1] : kept.shape[1] + both.size] = both
+        for i in range(kept.shape[1]):
+            candidates[i] = kept[vertex, i]
+        for i in range(both.size):
+            candidates[kept.shape[1] + i] = both[i]
         n = order_candidates(projections, dim, vertex, candidates, kept.shape[1] + both.size, distances)
         n_chosen = min(n, DEGREE)
         if n > DEGREE:
@@ -237,7 +242,8 @@ def link_both_ways(
         if n_chosen < n_near:
             n_chosen = add_near(projections, dim, vertex, spare[vertex], n_near, n_chosen, candidates, distances, known)
         neighbours[vertex] = -1
-        neighbours[vertex, :n_chosen] = candidates[:n_chosen]
+        for i in range(n_chosen):
+            neighbours[vertex, i] = candidates[i]
         for i in range(far.shape[1]):
             other = far[vertex, i]
             if n_chosen < DEGREE and other != vertex and not (neighbours[vertex, :n_chosen] == other).any():
@@ -251,8 +257,10 @@ def add_near(
     distances: Floats, known: Floats,
 ) -> int:  # fmt: skip
     """Fill up the neighbours `candidates[:n_chosen]` to `n_near` from `spare`; return how many there are."""
-    members, chosen = np.sort(candidates[:n_chosen]), np.empty(DEGREE, dtype=np.int64)
-    candidates[n_chosen : n_chosen + spare.size] = spare
+    members, chosen = candidates[:n_chosen].copy(), np.empty(DEGREE, dtype=np.int64)
+    sort_keys(members, 0, n_chosen)
+    for i in range(spare.size):
+        candidates[n_chosen + i] = spare[i]
     n = order_candidates(projections, dim, vertex, candidates, n_chosen + spare.size, distances)
     forget(known, n)
     n_known = 0

@@ -8,6 +8,11 @@ from typing import Any, NamedTuple
 import numba
 from numba.core.registry import cpu_target
 
+DECIDING = frozenset(
+    {"ssse3", "avx", "avx2", "f16c", "fma", "avx512f", "avx512bw", "avx512vbmi", "avx512vpopcntdq"}
+)  # fmt: skip
+"""Features that kernels, and the layout of what they read, depend on."""
+
 
 class Target(NamedTuple):
     """A kind of processor.
@@ -18,22 +23,46 @@ class Target(NamedTuple):
         Whether it is a 64-bit processor of these kinds.
     features : frozenset of str
         Features by LLVM's names.
+    triple, cpu : str
+        LLVM's names of the system and of the processor.
     """
 
     is_x86: bool
     is_arm: bool
     features: frozenset[str]
+    triple: str = ""
+    cpu: str = ""
 
     @classmethod
     def of(cls, context: Any) -> Target:
         """Return the target of a context of numba."""
-        triple, _, features = context.codegen().magic_tuple()
+        triple, cpu, features = context.codegen().magic_tuple()
         enabled = frozenset(name[1:] for name in features.split(",") if name.startswith("+"))
-        return cls(triple.startswith("x86_64"), triple.startswith(("aarch64", "arm64")), enabled)
+        return cls.named(triple, cpu, enabled)
+
+    @classmethod
+    def named(cls, triple: str, cpu: str, features: frozenset[str]) -> Target:
+        """Return the target with these names and features."""
+        is_x86, is_arm = triple.startswith("x86_64"), triple.startswith(("aarch64", "arm64"))
+        return cls(is_x86, is_arm, features, triple, cpu)
 
     def has(self, *features: str) -> bool:
         """Return whether it is an x86 processor with all of these features."""
+        assert DECIDING.issuperset(features), "code that is made ahead of time is chosen by these"
         return self.is_x86 and self.features.issuperset(features)
+
+    def runs(self, other: Target) -> bool:
+        """Return whether code for another target runs on this one, and is what this one would have compiled."""
+        return (
+            self.triple == other.triple
+            and self.features >= other.features
+            and self.features & DECIDING == other.features & DECIDING
+        )
+
+    @property
+    def name(self) -> str:
+        """All that code depends on."""
+        return f"{self.triple} {self.cpu} {','.join(sorted(self.features))}"
 
 
 @functools.cache

@@ -15,6 +15,7 @@ import numpy as np
 
 from .._core.typing import Distances, Ids, Keys, Mask, Ranks, Rows
 from .jit import njit
+from .sorting import sort_keys
 
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
 
@@ -55,7 +56,9 @@ def put_ascending(found: Keys, count: int, keys: Keys) -> None:
     if count > keys.size:
         keep_smallest(found, count, keys.size)
         count = keys.size
-    keys[:count] = np.sort(found[:count])
+    sort_keys(found, 0, count)
+    for i in range(count):
+        keys[i] = found[i]
     keys[count:] = NO_KEY
 
 
@@ -101,22 +104,6 @@ def reduce_buffer(keys: Keys, n: int, k: int, tally: Distances, spare: Keys) -> 
     for i in range(n_kept, k):
         keys[i] = spare[i - n_kept]
     return largest
-
-
-@njit(cache=True, nogil=True)
-def sort_keys(keys: Keys, begin: int, end: int) -> None:
-    """Sort keys [begin, end) in place; Shell's way is quick for few keys, and for keys that are nearly in order."""
-    gap = 1
-    while gap < (end - begin) // 9:
-        gap = 3 * gap + 1
-    while gap > 0:
-        for i in range(begin + gap, end):
-            key, place = keys[i], i
-            while place >= begin + gap and keys[place - gap] > key:
-                keys[place] = keys[place - gap]
-                place -= gap
-            keys[place] = key
-        gap //= 3
 
 
 @njit(cache=True, nogil=True)

@@ -1,14 +1,17 @@
 """The folder of a vector store: `store.json` with the documents, and the index file that it names.
 
+`store.json` has two lines of JSON: kind, version and the CRC32 (zlib) of the second line, then options and documents.
 A save writes a new index file, then replaces `store.json`, then removes older index files. So the folder holds the
 store as it was before or after, whenever the process is killed. Files from strangers are checked and contain no pickle.
 """
 
 from __future__ import annotations
 
+import inspect
 import json
 import os
 import re
+import zlib
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,7 +19,7 @@ from typing import Any
 
 import numpy as np
 
-from ..errors import CorruptIndexFileError, NotAnIndexFileError, UnsupportedVersionError
+from ..errors import CorruptIndexFileError, IndexFileError, NotAnIndexFileError, UnsupportedVersionError
 from ..index import CBEIndex
 from .documents import Documents, Record
 
@@ -46,8 +49,6 @@ def write(folder: str | os.PathLike[str], stored: Stored) -> None:
     """Write a store to a folder, which is made if it does not exist."""
     target = Path(folder)
     content: dict[str, Any] = {
-        "kind": _KIND,
-        "version": _VERSION,
         "options": stored.options if stored.index is None else {},
         "next_number": stored.documents.next_number,
         "documents": [_described(number, record) for number, record in stored.documents.items()],
@@ -58,29 +59,27 @@ def write(folder: str | os.PathLike[str], stored: Stored) -> None:
         number = 1 + max((int(_INDEX_NAME.fullmatch(path.name)[1]) for path in old), default=0)  # type: ignore[index]
         content["index"] = f"index-{number}.cbe"
         stored.index.save(target / content["index"])
-    text = json.dumps(content, ensure_ascii=False, allow_nan=False)
-    _replace(target / _NAME, text.encode("utf-8", "surrogatepass"))
+    _replace(target / _NAME, encoded(content))
     for path in old:
         with suppress(OSError):  # Windows does not remove files that are mapped; the next save removes them
             path.unlink()
 
 
+def encoded(content: dict[str, Any]) -> bytes:
+    """Return the bytes of `store.json`."""
+    body = json.dumps(content, ensure_ascii=False, allow_nan=False).encode("utf-8", "surrogatepass")
+    head = {"kind": _KIND, "version": _VERSION, "crc32": zlib.crc32(body)}
+    return json.dumps(head).encode() + b"\n" + body
+
+
 def read(folder: str | os.PathLike[str]) -> Stored:
     """Read a store from a folder. Raises an IndexFileError if its files are damaged or do not match."""
     path = Path(folder, _NAME)
-    data = path.read_bytes()
-    try:
-        content = json.loads(data)
-    except (ValueError, RecursionError) as error:
-        raise CorruptIndexFileError(f"{path}: must be JSON: {error}") from None
-    if not isinstance(content, dict) or content.get("kind") != _KIND:
-        raise NotAnIndexFileError(f"{path}: not a vector store of cbeindex")
-    if content.get("version") != _VERSION:
-        problem = f"version {content.get('version')!r}, but this release of cbeindex reads version {_VERSION}"
-        raise UnsupportedVersionError(f"{path}: {problem}")
-    options, name = content.get("options"), content.get("index")
-    if not isinstance(options, dict) or not (name is None or isinstance(name, str)):
-        raise CorruptIndexFileError(f"{path}: options must be an object, and index a name")
+    content = _decoded(path, path.read_bytes())
+    options: Any = content.get("options")
+    name = content.get("index")
+    if not _are_options(options) or not (name is None or isinstance(name, str)):
+        raise CorruptIndexFileError(f"{path}: options must be those of an index, and index a name")
     documents = _read_documents(path, content)
     if name is None:
         if len(documents):
@@ -92,6 +91,38 @@ def read(folder: str | os.PathLike[str]) -> Stored:
     if not np.array_equal(index.ids, [number for number, _ in documents.items()]):
         raise CorruptIndexFileError(f"{path}: the numbers of documents must be the ids in {name}")
     return Stored(index, documents, options)
+
+
+def _decoded(path: Path, data: bytes) -> dict[str, Any]:
+    """Return the content of `store.json`, checked as a whole."""
+    first, _, body = data.partition(b"\n")
+    head = _from_json(path, first, NotAnIndexFileError)
+    if head.get("kind") != _KIND:
+        raise NotAnIndexFileError(f"{path}: not a vector store of cbeindex")
+    if head.get("version") != _VERSION:
+        problem = f"version {head.get('version')!r}, but this release of cbeindex reads version {_VERSION}"
+        raise UnsupportedVersionError(f"{path}: {problem}")
+    if head.get("crc32") != zlib.crc32(body):
+        raise CorruptIndexFileError(f"{path}: the checksum of the documents must be {head.get('crc32')}, and it is not")
+    return _from_json(path, body, CorruptIndexFileError)
+
+
+def _from_json(path: Path, data: bytes, error_type: type[IndexFileError]) -> dict[str, Any]:
+    """Return a JSON object."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError) as error:
+        raise error_type(f"{path}: must be JSON: {error}") from None
+    if not isinstance(content, dict):
+        raise error_type(f"{path}: must be a JSON object, got {type(content).__name__}")
+    return content
+
+
+def _are_options(options: Any) -> bool:
+    """Return whether these may be arguments of an index."""
+    names = inspect.signature(CBEIndex).parameters.keys() - {"dim"}
+    plain = (str, int, float, type(None))
+    return isinstance(options, dict) and options.keys() <= names and all(isinstance(o, plain) for o in options.values())
 
 
 def _described(number: int, record: Record) -> dict[str, Any]:

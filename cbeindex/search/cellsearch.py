@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._core.pages import is_beyond_memory
 from .._core.threads import as_n_threads
 from .._core.tuning import tuning
 from .._core.typing import Floats, Mask, Projections, Vectors
@@ -90,6 +91,7 @@ class CellSearch:
         vectors = [part.segment.columns["vectors"] for part in self._parts] if plan.rerank == "exact" else []
         self._has_kernel = plan.reads_vectors and plan.k <= tuning().most_inserted_results
         self._has_kernel &= all(isinstance(some, np.ndarray) and some.dtype == np.float32 for some in vectors)
+        self._has_kernel &= not any(is_beyond_memory(some) for some in vectors)  # whose candidates are read together
         self._has_kernel &= plan.rerank != "levels" or codec.shares_centres
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
 

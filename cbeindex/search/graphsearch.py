@@ -6,6 +6,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._core.pages import is_beyond_memory
 from .._core.threads import as_n_threads
 from .._core.tuning import tuning
 from .._core.typing import Floats, Ids, Mask, Projections, Rows, Vectors
@@ -82,7 +83,9 @@ class GraphSearch:
         # Exact distances are computed by the kernel of the walks, or from what that has found.
         self._by_kernel = plan.rerank != "exact"
         if plan.rerank == "exact" and plan.k <= tuning().most_inserted_results:
-            self._by_kernel = all(isinstance(part.segment.columns["vectors"], np.ndarray) for part in self._parts)
+            vectors = [part.segment.columns["vectors"] for part in self._parts]
+            # Candidates of arrays that memory does not hold are read together.
+            self._by_kernel = all(isinstance(some, np.ndarray) and not is_beyond_memory(some) for some in vectors)
         self._calls = [self._call(part) for part in self._parts]
 
     def _call(self, part: _Part) -> GraphCall:

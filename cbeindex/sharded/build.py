@@ -14,7 +14,8 @@ from typing import Any
 from .._core.checks import as_flag
 from .._core.progress import progress_bar
 from ..index import CBEIndex
-from .client import ShardedIndex, prepare_folder
+from .client import ShardedIndex
+from .folder import prepare_folder
 from .ids import checked_ids
 from .manifest import Manifest
 from .sources import Block, Source, source_of

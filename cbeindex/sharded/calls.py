@@ -18,11 +18,13 @@ from .workers import Workers
 
 PATIENCE_SECONDS = 120.0
 """How long a worker may be out of reach before a call without a timeout gives up."""
-HEDGE_SECONDS = 0.5
+HEDGE_SECONDS = 2.0
 """With replicas: how long a worker may take before the same question also goes to the next replica."""
 
 # Pauses between attempts to reach a worker that is being started.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
+# How long all answers of a call are waited for together.
+_SOON_SECONDS = 0.05
 # A replica that was out of reach is asked last for as long.
 _AVOIDED_SECONDS = 5.0
 # What `partial` may leave out: damaged files, a folder that cannot be read, workers that are slow or out of reach.
@@ -189,8 +191,10 @@ class Calls:
         if not owners:
             time.sleep(pause)
             return
-        ray.wait(list(owners), num_returns=1, timeout=pause)
-        ready, _ = ray.wait(list(owners), num_returns=len(owners), timeout=0)
+        # Usually all answers come soon. Otherwise a worker that has died must be noticed before the others answer.
+        ready, _ = ray.wait(list(owners), num_returns=len(owners), timeout=min(pause, _SOON_SECONDS))
+        if not ready:
+            ready, _ = ray.wait(list(owners), num_returns=1, timeout=pause)
         for ref in ready:
             pending = owners[ref]
             replica, worker = pending.running.pop(ref)

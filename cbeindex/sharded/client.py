@@ -4,45 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import os
-import time
-import uuid
-from collections.abc import Callable
-from contextlib import suppress
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeVar
+from typing import Any, Self
 
 import numpy as np
 import ray
 from numpy.typing import ArrayLike
-from ray.exceptions import RayActorError, RayTaskError
 
-from .._core.checks import as_count, as_flag, as_positive
-from ..data.source import VectorSource
+from .._core.checks import as_count, as_flag, as_missing, as_positive
+from .._core.typing import CodeBytes
+from ..data.ids import listed
+from ..data.source import VectorSource, is_sparse
 from ..index import CBEIndex
 from ..search.results import RangeResult, SearchResult
-from .calls import PATIENCE_SECONDS, Call, Calls, Outcomes
-from .coordinator import end_workers, find_coordinator, layout_after
-from .errors import ShardError, StaleLayoutError
-from .ids import checked_ids, take
-from .manifest import MOST_REPLICAS, MOST_SHARDS, NAME, TEMPLATE, Manifest
-from .merging import merge_ranges, merge_results, merge_rows
-from .routing import rows_by_shard
-from .shard import create_files
-from .workers import Workers, start_ray
+from ..storage.saveable import verify
+from .calls import Call, Outcomes
+from .connection import Connection, View
+from .errors import ShardError
+from .folder import prepare_folder, rows_of
+from .ids import checked_ids
+from .manifest import MOST_REPLICAS, MOST_SHARDS, TEMPLATE, Manifest
+from .merging import merge_ranges, merge_results
+from .reading import all_ids, contained, rows_by_id
 from .writing import Writer
-
-T = TypeVar("T")
 
 # Arguments of calls above this size are put into the object store once instead of being sent to each shard.
 _SHARED_BYTES = 2**16
-
-
-class View(NamedTuple):
-    """The layout that a client works with: replaced as a whole when rows have been moved."""
-
-    manifest: Manifest
-    workers: Workers
-    calls: Calls
 
 
 class ShardedExplanation(str):
@@ -85,15 +72,8 @@ class ShardedIndex:
     array([0, 1])
     """
 
-    def __init__(self, folder: str, options: dict[str, Any], owns_ray: bool) -> None:
-        self.folder, self._options, self._owns_ray = folder, options, owns_ray
-        self._is_closed = False
-        self._acknowledged: dict[tuple[str, int], int] = {}
-        manifest = Manifest.read(folder)
-        self._template = CBEIndex.load(Path(folder) / TEMPLATE)
-        self._coordinator = find_coordinator(folder, manifest.key, options)
-        self._view = self._new_view(manifest)
-        self._view.calls.all(Call("ping"), timeout=PATIENCE_SECONDS)
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
 
     @classmethod
     def create(
@@ -141,19 +121,25 @@ class ShardedIndex:
         cls,
         folder: str | os.PathLike[str],
         *,
+        replicas: int | None = None,
         address: str | None = None,
         ray_options: dict[str, Any] | None = None,
     ) -> ShardedIndex:
-        """Open an index. Clients of one cluster share its workers."""
+        """Open an index. Clients of one cluster share its workers.
+
+        Parameters
+        ----------
+        folder : str or path-like
+        replicas : int, optional
+            Workers that hold the same shard, from now on. By default as many as before.
+        address, ray_options
+            As in `create`.
+        """
         root = str(Path(folder).resolve())
-        Manifest.read(root)
-        owns_ray = start_ray(address)
-        try:
-            return cls(root, dict(ray_options or {}), owns_ray)
-        except BaseException:
-            if owns_ray:
-                ray.shutdown()
-            raise
+        manifest = Manifest.read(root)
+        if replicas is not None:
+            manifest.changed(replicas=as_count(replicas, "replicas", most=MOST_REPLICAS)).write(root)
+        return cls(Connection.open(root, address, dict(ray_options or {})))
 
     @classmethod
     def build(cls, folder: str | os.PathLike[str], source: Any, **options: Any) -> ShardedIndex:
@@ -165,22 +151,27 @@ class ShardedIndex:
     # What is known without asking shards.
 
     @property
+    def folder(self) -> str:
+        """The folder of the index."""
+        return self._connection.folder
+
+    @property
     def dim(self) -> int:
         """Length of the vectors."""
-        return self._view.manifest.dim
+        return self._connection.manifest.dim
 
     @property
     def n_shards(self) -> int:
         """Number of shards."""
-        return self._view.manifest.n_shards
+        return self._connection.manifest.n_shards
 
     @property
     def replicas(self) -> int:
         """Workers that hold the same shard."""
-        return self._view.manifest.replicas
+        return self._connection.manifest.replicas
 
     def __repr__(self) -> str:
-        about = self._view.manifest
+        about = self._connection.manifest
         return f"ShardedIndex({self.folder!r}, dim={about.dim}, n_shards={about.n_shards}, replicas={about.replicas})"
 
     # Reading.
@@ -246,44 +237,44 @@ class ShardedIndex:
 
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse."""
-        checked, _ = checked_ids(ids)
-
-        def read(view: View) -> Any:
-            rows = rows_by_shard(checked, view.manifest.n_shards)
-            calls = {
-                number: Call("call", ("get", self._least(view, number), take(checked, some)))
-                for number, some in rows.items()
-            }
-            return merge_rows({n: r.value for n, r in view.calls.each(calls).answers.items()}, rows)
-
+        given = listed(ids, "ids")
+        checked, _ = checked_ids(given)
         if len(checked) == 0:
             return np.empty((0, self.dim), dtype=np.float32)
-        found = self._retrying(read)
-        return found[0] if np.ndim(ids) == 0 and isinstance(found, np.ndarray) else found
+        found = rows_by_id(self._connection, "get", checked)
+        return found[0] if given.ndim == 0 and isinstance(found, np.ndarray) else found
+
+    def codes(self, ids: ArrayLike) -> CodeBytes:
+        """Return the Hamming codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id."""
+        given = listed(ids, "ids")
+        checked, _ = checked_ids(given)
+        if len(checked) == 0:
+            return self._connection.template.codes([])
+        found: CodeBytes = rows_by_id(self._connection, "codes", checked)
+        return found[0] if given.ndim == 0 else found
 
     def __len__(self) -> int:
-        return sum(reply.value[0] for reply in self._ask_all("count").answers.values())
+        return sum(reply.value[0] for reply in self._connection.ask_all("count").answers.values())
 
     def __contains__(self, id_: object) -> bool:
         try:
             checked, _ = checked_ids(id_)
         except (TypeError, ValueError):
             return False
-        return bool(len(checked) == 1 and self._writer().contained(checked)[0])
+        return bool(len(checked) == 1 and contained(self._connection, checked)[0])
 
     @property
     def ids(self) -> Any:
         """All ids in ascending order."""
-        parts = [reply.value for reply in self._ask_all("ids").answers.values()]
-        return np.sort(np.concatenate(parts))
+        return all_ids(self._connection)
 
     def stats(self) -> dict[str, Any]:
         """Describe the index: rows and bytes of all shards together, and of each one by itself under "shards"."""
-        shards = [reply.value for reply in self._ask_all("stats").answers.values()]
-        restarts = self._ask_coordinator("restarts")
+        shards = [reply.value for reply in self._connection.ask_all("stats").answers.values()]
+        restarts = self._connection.ask_coordinator("restarts")
+        manifest = self._connection.manifest
         for shard in shards:
-            shard["restarts"] = restarts.get(f"{self._view.manifest.layout}/{shard['shard']}/{shard['replica']}", 0)
-        manifest = self._view.manifest
+            shard["restarts"] = restarts.get(f"{manifest.layout}/{shard['shard']}/{shard['replica']}", 0)
         return {
             "dim": manifest.dim,
             "n_shards": manifest.n_shards,
@@ -297,11 +288,9 @@ class ShardedIndex:
 
     def verify(self) -> None:
         """Check every byte of all files. Raises a ShardError that names each damaged shard and file."""
-        from ..storage.saveable import verify
-
         Manifest.read(self.folder)
         verify(Path(self.folder) / TEMPLATE)
-        found = self._ask_all("verify", partial=True)
+        found = self._connection.ask_all("verify", partial=True)
         if found.failures:
             raise ShardError(found.failures, self.n_shards, "are damaged")
 
@@ -309,8 +298,8 @@ class ShardedIndex:
 
     def fit(self, X: ArrayLike) -> Self:
         """Fit the encoder of all shards to a sample. Without this call, the first rows that are added do it."""
-        self._ask_coordinator("fit", _rows_of(X, self.dim), is_done=lambda manifest: manifest.fitted)
-        self._refresh()
+        self._connection.ask_coordinator("fit", rows_of(X, self.dim), is_done=lambda manifest: manifest.fitted)
+        self._connection.refresh()
         return self
 
     def add(
@@ -343,21 +332,24 @@ class ShardedIndex:
         -------
         The ids.
         """
-        return self._writer().add(
-            _rows_of(X, self.dim), ids, as_flag(replace, "replace"), as_flag(progress, "progress"), options
+        return Writer(self._connection).add(
+            rows_of(X, self.dim), ids, as_flag(replace, "replace"), as_flag(progress, "progress"), options
         )
 
-    def remove(self, ids: ArrayLike) -> None:
-        """Remove vectors by id. An id that is not in the index is an error, and then nothing is removed."""
-        self._writer().remove(ids)
+    def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
+        """Remove vectors by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
+
+        With `missing="ignore"` such ids are ignored.
+        """
+        Writer(self._connection).remove(ids, as_missing(missing))
 
     def save(self) -> None:
         """Write all rows to the files of the shards, and empty the logs. Opening is faster then."""
-        self._retrying(lambda view: view.calls.all(Call("save", writes=True)))
+        self._connection.retrying(lambda view: view.calls.all(Call("save", writes=True)))
 
     def compact(self) -> None:
         """Save, and free the space of removed rows."""
-        self._retrying(lambda view: view.calls.all(Call("compact", writes=True)))
+        self._connection.retrying(lambda view: view.calls.all(Call("compact", writes=True)))
 
     def reshard(self, n_shards: int) -> None:
         """Move all rows to another number of shards.
@@ -366,10 +358,10 @@ class ShardedIndex:
         writes wait. Needs disk space for a second copy of the index.
         """
         wanted = as_count(n_shards, "n_shards", most=MOST_SHARDS)
-        self._ask_coordinator(
+        self._connection.ask_coordinator(
             "move", wanted, is_done=lambda manifest: manifest.n_shards == wanted and not manifest.moving
         )
-        self._refresh()
+        self._connection.refresh()
 
     # Life.
 
@@ -378,20 +370,11 @@ class ShardedIndex:
 
         Nothing is lost: what was not saved is in the logs. Other clients start the workers they need again.
         """
-        if self._is_closed:
-            return
-        self._is_closed = True
-        if self._options.get("lifetime") != "detached":
-            self._view.workers.stop()
-        if self._owns_ray:
-            ray.shutdown()
+        self._connection.close()
 
     def stop(self) -> None:
         """Close the index, and end all its workers, also detached ones."""
-        if not self._is_closed:
-            end_workers(self._view.manifest.key, keep=None)
-            ray.kill(self._coordinator)
-        self.close()
+        self._connection.stop()
 
     def __enter__(self) -> Self:
         return self
@@ -412,12 +395,12 @@ class ShardedIndex:
         """Call a method of the index of every shard."""
         seconds = None if timeout is None else as_positive(timeout, "timeout")
         partial = as_flag(partial, "partial")
-        shared = tuple(_shared(argument) for argument in args)
-        shared_options = {key: _shared(value) for key, value in options.items()}
+        self._connection.require_open()
+        arguments = _shared(args, options)
 
         def read(view: View) -> Outcomes:
             calls = {
-                number: Call("call", (name, self._least(view, number), *shared), shared_options)
+                number: Call("call", (name, self._connection.least(view, number), arguments))
                 for number in range(view.manifest.n_shards)
             }
             found = view.calls.each(calls, seconds, partial)
@@ -425,109 +408,7 @@ class ShardedIndex:
                 raise ShardError(found.failures, view.manifest.n_shards)
             return found
 
-        return self._retrying(read)
-
-    def _ask_all(self, name: str, partial: bool = False) -> Outcomes:
-        """Call a method of every shard."""
-
-        def ask(view: View) -> Outcomes:
-            numbers = range(view.manifest.n_shards)
-            return view.calls.each({n: Call(name, (self._least(view, n),)) for n in numbers}, partial=partial)
-
-        return self._retrying(ask)
-
-    def _ask_coordinator(
-        self, name: str, *args: Any, is_done: Callable[[Manifest], bool] = lambda manifest: False
-    ) -> Any:
-        """Call a method of the coordinator, again if it dies, unless the manifest says that the work `is_done`."""
-        self._require_open()
-        deadline = time.monotonic() + PATIENCE_SECONDS
-        while True:
-            try:
-                return ray.get(getattr(self._coordinator, name).remote(*args))
-            except RayTaskError as error:
-                raise getattr(error, "cause", error) from None
-            except RayActorError:
-                if is_done(Manifest.read(self.folder)):
-                    return None
-                if time.monotonic() > deadline:
-                    raise
-                time.sleep(0.1)
-                with suppress(RayActorError):
-                    self._coordinator = find_coordinator(self.folder, self._view.manifest.key, self._options)
-
-    def _retrying(self, operation: Callable[[View], T]) -> T:
-        """Carry out an operation; once more with the new layout if rows have been moved meanwhile."""
-        self._require_open()
-        while True:
-            try:
-                return operation(self._view)
-            except StaleLayoutError:
-                self._refresh()
-
-    def _require_open(self) -> None:
-        if self._is_closed:
-            raise ValueError("the index is closed; open it again by ShardedIndex.open")
-
-    def _writer(self) -> Writer:
-        self._require_open()
-        return Writer(self)
-
-    def _least(self, view: View, number: int) -> int:
-        """Return the number of the last write of this client that a shard has acknowledged."""
-        return self._acknowledged.get((view.manifest.layout, number), 0)
-
-    def _refresh(self) -> None:
-        """Read the manifest again, and use other workers if it names others."""
-        manifest = Manifest.read(self.folder)
-        old = self._view
-        if manifest.layout != old.manifest.layout:
-            self._view = self._new_view(manifest)
-        elif manifest != old.manifest:
-            old.workers.manifest = manifest
-            self._view = old._replace(manifest=manifest)
-        if manifest.fitted and not self._template.is_fitted:
-            self._template = CBEIndex.load(Path(self.folder) / TEMPLATE)
-
-    def _new_view(self, manifest: Manifest) -> View:
-        """Start the workers of a layout that are not running."""
-        workers = Workers(self.folder, manifest, self._options)
-        workers.start()
-
-        def check_layout() -> None:
-            if Manifest.read(self.folder).layout != manifest.layout:
-                raise StaleLayoutError("rows have been moved to another layout")
-
-        return View(manifest, workers, Calls(workers, check_layout))
-
-
-def prepare_folder(folder: str | os.PathLike[str], *, n_shards: int, replicas: int, sync: bool, index: CBEIndex) -> str:
-    """Write the files of an index without rows, the manifest last, and return the path of the folder."""
-    root = Path(folder).resolve()
-    manifest = Manifest(
-        uuid.uuid4().hex,
-        layout_after(None),
-        as_count(n_shards, "n_shards", most=MOST_SHARDS),
-        index.dim,
-        as_count(replicas, "replicas", most=MOST_REPLICAS),
-        index.is_fitted,
-        sync=as_flag(sync, "sync"),
-    )
-    root.mkdir(parents=True, exist_ok=True)
-    if any(root.iterdir()):
-        found = "an index in shards" if (root / NAME).exists() else "other files"
-        raise FileExistsError(f"{root} must be an empty folder, found {found}")
-    index.save(root / TEMPLATE)
-    (root / manifest.layout).mkdir()
-    for number in range(manifest.n_shards):
-        create_files(root / manifest.shard_file(number), CBEIndex.load(root / TEMPLATE))
-    manifest.write(root)
-    return str(root)
-
-
-def _rows_of(X: Any, dim: int) -> Any:
-    """Return rows as an array or CSR array of shape (n, dim), without copying those that have this form."""
-    return VectorSource(X, dim)._rows
+        return self._connection.retrying(read)
 
 
 def _as_queries(queries: Any, dim: int) -> Any:
@@ -536,9 +417,9 @@ def _as_queries(queries: Any, dim: int) -> Any:
     return source._rows[0] if source.is_single and isinstance(source._rows, np.ndarray) else source._rows
 
 
-def _shared(argument: Any) -> Any:
-    """Put large arguments into the object store, so that they are sent to a node once."""
-    n_bytes = getattr(argument, "nbytes", None)
-    if n_bytes is None and hasattr(argument, "indptr"):
-        n_bytes = argument.data.nbytes + argument.indices.nbytes
-    return ray.put(argument) if n_bytes is not None and n_bytes > _SHARED_BYTES else argument
+def _shared(args: tuple[Any, ...], options: dict[str, Any]) -> Any:
+    """Return arguments as one object. Large ones go to the object store, so that they are sent to a node once."""
+    n_bytes = 0
+    for value in (*args, *options.values()):
+        n_bytes += value.data.nbytes + value.indices.nbytes if is_sparse(value) else getattr(value, "nbytes", 0)
+    return ray.put((args, options)) if n_bytes > _SHARED_BYTES else (args, options)

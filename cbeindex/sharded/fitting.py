@@ -21,15 +21,20 @@ def first_rows(index: CBEIndex, X: Any) -> tuple[Any, bool]:
     return rows.to_csr(index.dim) if isinstance(rows, SparseRows) else rows, is_enough
 
 
-def sample_of(template: CBEIndex, stored: list[Any], X: Any) -> Any | None:
+def sample_of(template: CBEIndex, stored: Any | None, X: Any) -> Any | None:
     """Return the rows that a single index with the rows `stored` fits itself to when it is given `X`.
 
     None if the rows are not enough yet. The template is an index without rows, and gets those of `stored`.
     """
-    for rows in stored:
-        template.add(rows)
+    if stored is not None:
+        first, is_enough = first_rows(template, stored)
+        if is_enough:  # several clients have added rows at once
+            return first
+        template.add(stored)
     first, is_enough = first_rows(template, X)
-    return stacked([*stored, first]) if is_enough else None
+    if not is_enough:
+        return None
+    return first if stored is None else stacked([stored, first])
 
 
 def check_rows(template: CBEIndex, X: Any) -> VectorSource:

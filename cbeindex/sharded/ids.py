@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from ..data.ids import as_ids
+from ..data.ids import as_ids, listed
 
 
 def checked_ids(ids: Any, n: int | None = None) -> tuple[Any, str]:
     """Return ids and their type, "int" or "str"; with `n`, there must be `n` distinct ones."""
-    values = np.atleast_1d(np.asarray(ids, dtype=None if not _are_strings(ids) else object))
+    values = np.atleast_1d(np.asarray(ids, dtype=object) if _are_strings(ids) else listed(ids, "ids" if n else None))
     if values.dtype != object:
         return as_ids(values, "ids", n=n), "int"
     if values.ndim != 1 or (n is not None and len(values) != n):
@@ -34,7 +34,7 @@ def _are_strings(ids: Any) -> bool:
     dtype = getattr(ids, "dtype", None)
     if dtype is not None:
         return bool(np.dtype(dtype).kind in "UTO") if isinstance(dtype, np.dtype) else False
-    return isinstance(ids, (list, tuple)) and any(isinstance(id_, str) for id_ in ids)
+    return isinstance(ids, list | tuple) and any(isinstance(id_, str) for id_ in ids)
 
 
 def _text(value: Any) -> str:

@@ -21,11 +21,11 @@ def merge_results(parts: Sequence[SearchResult], k: int) -> SearchResult:
     distances = np.concatenate([np.atleast_2d(part.distances) for part in parts], axis=1)
     ids = np.concatenate([np.atleast_2d(part.ids) for part in parts], axis=1)
     order = np.lexsort((_ranks(ids), _is_missing(ids), distances), axis=1)[:, :k]
-    merged = SearchResult(np.take_along_axis(distances, order, 1), np.take_along_axis(ids, order, 1), stats)
     estimated = [np.atleast_2d(part.errors) for part in parts if part.errors is not None]
+    errors = None
     if len(estimated) == len(parts):
-        errors = np.concatenate(estimated, axis=1)
-        merged.errors = np.take_along_axis(errors, order, axis=1)
+        errors = np.take_along_axis(np.concatenate(estimated, axis=1), order, axis=1)
+    merged = SearchResult(np.take_along_axis(distances, order, 1), np.take_along_axis(ids, order, 1), stats, errors)
     return merged.first() if is_single else merged
 
 

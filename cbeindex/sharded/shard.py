@@ -25,7 +25,7 @@ from .log import Log, LogReader, Record
 from .manifest import TEMPLATE, Manifest, log_file
 from .records import pack_vectors, unpack_vectors
 
-READS = ("search", "range_search", "explain", "get")
+READS = ("search", "range_search", "explain", "get", "codes")
 """Methods of `CBEIndex` that a shard passes on."""
 
 CHECKPOINT_BYTES = 2**28
@@ -87,8 +87,12 @@ class Shard:
         """Answer without opening the files."""
         return Reply(None, self._sequence)
 
-    def call(self, name: str, least: int, *args: Any, **options: Any) -> Reply:
-        """Call a reading method of the index, once it has seen the writes up to number `least`."""
+    def call(self, name: str, least: int, arguments: tuple[tuple[Any, ...], dict[str, Any]]) -> Reply:
+        """Call a reading method of the index, once it has seen the writes up to number `least`.
+
+        The arguments are one object, because Ray takes 20 us for each.
+        """
+        args, options = arguments
         if name not in READS:
             raise ValueError(f"name must be one of {', '.join(READS)}, got {name!r}")
         index, sequence = self._ready(least)
@@ -263,7 +267,7 @@ class Shard:
         The last one may be a write that the index refused, if the worker died before it could cancel it.
         """
         self._refused = None
-        cancelled = {r.values["sequence"] for r in records if r.values["kind"] == "cancel"}
+        cancelled = {r.values["sequence"] for r in records if _kind_of(r) == "cancel"}
         for record in records:
             if "token" in record.values:
                 self._remember(record.values["token"])
@@ -272,7 +276,9 @@ class Shard:
             if record.sequence > done and record.sequence not in cancelled:
                 try:
                     _apply(index, record)
-                except (ValueError, TypeError, KeyError) as error:
+                except (OSError, MemoryError):
+                    raise
+                except Exception as error:  # values of a log can be anything
                     if record is not records[-1]:
                         where = f"{log_file(self.path)}: record {record.sequence}"
                         raise CorruptIndexFileError(f"{where} cannot be carried out: {error}") from None
@@ -335,10 +341,9 @@ class Shard:
 
 
 def create_files(path: Path, index: CBEIndex) -> None:
-    """Write index file, log and lock of a shard with the rows of `index`."""
+    """Write index file and log of a shard with the rows of `index`."""
     index.save(path)
     Log.create(log_file(path), 0, sync=True).close()
-    path.with_suffix(".lock").touch()
 
 
 def check_files(path: Path) -> None:
@@ -364,10 +369,17 @@ def _apply(index: CBEIndex, record: Record) -> None:
 
 
 def _kind_of(record: Record) -> str:
-    kind = record.values.get("kind")
-    if kind not in ("add", "remove", "save", "cancel", "tokens"):
-        raise CorruptIndexFileError(f"record {record.sequence} of a log must be a write, got kind {kind!r}")
+    """Return the kind of a record, whose values can be anything, after checking those that the shard itself uses."""
+    values = record.values
+    kind, tokens = values.get("kind"), [values.get("token", ""), *_list_of(values.get("tokens", []))]
+    is_right = kind in ("add", "remove", "save", "cancel", "tokens") and all(type(token) is str for token in tokens)
+    if not is_right or (kind == "cancel" and type(values.get("sequence")) is not int):
+        raise CorruptIndexFileError(f"record {record.sequence} of a log must be a write, got {str(values)[:80]}")
     return str(kind)
+
+
+def _list_of(values: Any) -> list[Any]:
+    return values if isinstance(values, list) else [values]
 
 
 def _with_ids(values: dict[str, Any], arrays: Arrays, ids: Any) -> tuple[dict[str, Any], Arrays]:
@@ -388,6 +400,7 @@ def _contains(index: CBEIndex, ids: Any) -> Mask:
 
 def _locked(path: Path) -> FileIO:
     """Lock a file, and wait for a worker that is about to end."""
+    path.touch()  # it holds nothing, and a copy of the folder may lack it
     deadline = time.monotonic() + _LOCK_SECONDS
     while True:
         try:

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import threading
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -56,8 +57,31 @@ def start_ray(address: str | None = None) -> bool:
             if wanted != "auto":
                 raise
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-    ray.init("local", include_dashboard=False, _node_ip_address="127.0.0.1", **quiet)
+    with _on_loopback():
+        ray.init("local", include_dashboard=False, **quiet)
     return True
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """Let Ray listen on the loopback interface alone, as it does by default on macOS and Windows, not on Linux.
+
+    Ray reads the setting from the environment when it is imported, in this process and in those that it starts.
+    """
+    from ray._private import ray_constants
+
+    name, setting = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "ENABLE_RAY_CLUSTER"
+    before, is_enabled = os.environ.get(name), getattr(ray_constants, setting, None)
+    os.environ[name] = "0"
+    setattr(ray_constants, setting, False)
+    try:
+        yield
+    finally:
+        setattr(ray_constants, setting, is_enabled)
+        if before is None:
+            del os.environ[name]
+        else:
+            os.environ[name] = before
 
 
 class Workers:
@@ -75,6 +99,7 @@ class Workers:
         self.folder, self.manifest, self._options = folder, manifest, options
         self._lock = threading.Lock()
         self._handles: dict[tuple[int, int], Any] = {}
+        self._own: list[Any] = []
 
     def start(self) -> None:
         """Start all workers, without waiting for them."""
@@ -93,9 +118,12 @@ class Workers:
     def _started(self, number: int, replica: int) -> Any:
         checkpoint = {name: self._options[name] for name in ("checkpoint_bytes",) if name in self._options}
         options = {name: value for name, value in self._options.items() if name not in checkpoint}
+        name = f"{self.manifest.key}/{self.manifest.layout}/{number}/{replica}"
+        with suppress(ValueError):
+            return ray.get_actor(name, NAMESPACE)
         actor = ray.remote(concurrency_groups=_GROUPS)(Worker).options(  # type: ignore[call-overload]
             **{
-                "name": f"{self.manifest.key}/{self.manifest.layout}/{number}/{replica}",
+                "name": name,
                 "namespace": NAMESPACE,
                 "get_if_exists": True,
                 "max_restarts": -1,
@@ -104,20 +132,25 @@ class Workers:
                 **options,
             }
         )
-        return actor.remote(
+        started = actor.remote(
             str(Path(self.folder)), number, replica, self.manifest.key, self.manifest.layout, **checkpoint
         )
+        self._own.append(started)
+        return started
 
     def _strategy(self, number: int, replica: int) -> Any:
-        """Prefer different nodes for the replicas of a shard; Ray takes another node if that one is gone."""
+        """Prefer one node after the other, and so different nodes for the replicas of a shard.
+
+        Ray takes another node if that one is gone. Workers that demand resources are spread by their demands.
+        """
         nodes = sorted(node["NodeID"] for node in ray.nodes() if node["Alive"])  # type: ignore[no-untyped-call]
-        if self.manifest.replicas == 1 or len(nodes) < 2:
+        if len(nodes) < 2 or self._options.keys() & {"num_cpus", "num_gpus", "memory", "resources"}:
             return "SPREAD"
         return NodeAffinitySchedulingStrategy(nodes[(number + replica) % len(nodes)], soft=True)
 
     def stop(self) -> None:
-        """End all workers. They hold nothing that is not in their files and logs."""
+        """End the workers that were started here. They hold nothing that is not in their files and logs."""
         with self._lock:
-            handles, self._handles = list(self._handles.values()), {}
-        for handle in handles:
-            ray.kill(handle)
+            own, self._own, self._handles = self._own, [], {}
+        for worker in own:
+            ray.kill(worker)

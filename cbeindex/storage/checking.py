@@ -14,6 +14,7 @@ from .._core.tuning import tuning
 from ..data.codes import CodeRows
 from ..data.names import NAMES, shown
 from ..data.sparserows import SparseRows, VectorRows
+from ..distances.estimator import LARGEST_SCALARS
 from ..distances.keptcodec import heads_of
 from ..distances.metrics import Metric, squares
 from ..errors import CorruptIndexFileError
@@ -22,9 +23,6 @@ from ..store.rowstore import RowStore
 from ..store.segment import Segment
 from ..store.snapshot import Snapshot
 
-# Largest magnitudes of column values. Vectors have norms up to 1e18, so squared norms are up to 1e36. Factors and
-# spreads are multiplied by the norm of a query. Sums of a few such values stay within float32.
-_LARGEST_VALUES = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19}
 _LARGEST_HEAD = 1e37
 
 
@@ -38,7 +36,7 @@ def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centr
         for name, column in segment.columns.items():
             if name == NAMES:
                 continue
-            _check_values(name, column, _LARGEST_VALUES.get(name, float("inf")))
+            _check_values(name, column, LARGEST_SCALARS.get(name, float("inf")))
             if name == "vectors" and rows.columns[name].dtype == np.uint8:
                 _check_heads(column, n_centres)
             elif name == "vectors":

@@ -142,7 +142,7 @@ def _pieces(array: NDArray[Any], dtype: str) -> Iterator[memoryview]:
     """Yield the bytes of an array in C order. Only pieces that memory holds in another order are copied."""
     contiguous: Any = ["readonly", "contig"]  # numpy's annotations do not know "contig"
     pieces: Any = np.nditer(
-        [array],
+        [np.atleast_1d(array)],  # numpy 2.0 reads uninitialised memory where it converts a scalar
         flags=["external_loop", "buffered", "zerosize_ok"],
         op_flags=[contiguous],
         op_dtypes=[np.dtype(dtype)],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
@@ -232,9 +233,9 @@ class IndexState(NamedTuple):
         return snapshot.column_of(name, ids, self.rows.columns[name])
 
     def kept_error(self, snapshot: Snapshot) -> float | None:
-        """Return the root mean square of the errors of kept vectors of 4 or 8 bits, over the lengths of the vectors.
+        """Return the root mean square of the errors of kept vectors of 4 or 8 bits, over that of the vectors.
 
-        It was measured when vectors were added, and is that of some rows. None for other vectors.
+        Errors were measured when vectors were added, and are those of some rows. None for other vectors.
         """
         if self.codec is None or self.codec.kept is None:
             return None
@@ -243,9 +244,12 @@ class IndexState(NamedTuple):
         if not len(ids):
             return 0.0
         column = self._kept_rows(ids, snapshot)
-        wholes = squares(self.codec.kept.vectors_of(column, n_cores()))
-        errors = self.codec.kept.squared_errors(column)
-        return float(np.sqrt(np.divide(errors, wholes, out=np.zeros_like(wholes), where=wholes > 0).mean()))
+        errors, wholes = self.codec.kept.squared_errors(column), squares(self._decoded(ids, snapshot))
+        if "norms" in self.rows.columns:
+            norms = snapshot.column_of("norms", ids, self.rows.columns["norms"]).astype(np.float64)
+            errors = errors * norms**2
+        whole = float(wholes.sum())
+        return math.sqrt(float(errors.sum()) / whole) if whole > 0 else 0.0
 
     def values_per_vector(self, snapshot: Snapshot) -> int:
         """Return the number of values stored of a kept vector; of sparse vectors, the mean number of entries."""

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 from numpy.typing import NDArray
 
 from ... import kernels
+from ..._core.pages import is_beyond_memory, read_ahead
 from ..._core.tuning import tuning
 from ...data.sparserows import VectorRows
 from .base import Candidates, ExactNearest, KeptVectors
@@ -17,6 +19,9 @@ class DenseVectors(KeptVectors):
 
     def nearest(self, queries: VectorRows, candidates: Candidates, k: int) -> ExactNearest:
         """Find the `k` nearest candidates of each query."""
+        if is_beyond_memory(self._vectors):
+            is_candidate = np.arange(candidates.rows.shape[1]) < candidates.counts[:, np.newaxis]
+            read_ahead(self._vectors, candidates.rows[is_candidate])
         if k > tuning().most_inserted_results:
             return super().nearest(queries, candidates, k)
         found = ExactNearest.empty(len(queries), k)
