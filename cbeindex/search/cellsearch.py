@@ -80,6 +80,7 @@ class CellSearch:
     def __init__(self, traits: IndexTraits, codec: Codec, plan: Plan) -> None:
         assert codec.residuals is not None
         self._codec, self._plan, self._residuals = codec, plan, codec.residuals
+        self.selections = plan.selections
         self._n_bits, self._dim, self._metric = traits.n_bits, traits.dim, METRICS[traits.metric]
         self._transform = codec.kernel_transform()
         columns = ("residuals", "vectors") if traits.reads_vectors else ("residuals",)

@@ -14,6 +14,7 @@ from .._core.tuning import tuning
 from .._core.typing import Codes, Floats, Ids
 from ..data.codes import n_words
 from ..data.columns import Column
+from ..data.names import NAMES, NameColumn, Names
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -24,8 +25,9 @@ from ..distances.residuals import residual_column
 from ..distances.vertices import VertexShape
 from ..encoders import Encoder
 from ..errors import CorruptIndexFileError
+from .namefinder import NameFinder
 from .rowstore import RowStore
-from .segment import Arranger
+from .segment import NOT_HIDDEN, Arranger
 
 
 class NewRows(NamedTuple):
@@ -40,6 +42,8 @@ class NewRows(NamedTuple):
     n_threads : int
     advance : callable
         Called with the number of vectors that were processed.
+    names : Names, or None
+        The ids of the caller if they are strings.
     """
 
     source: VectorSource
@@ -47,11 +51,12 @@ class NewRows(NamedTuple):
     replace: bool
     n_threads: int
     advance: Callable[[int], object]
+    names: Names | None = None
 
     @classmethod
-    def of_vectors(cls, vectors: VectorRows, dim: int, ids: Ids) -> NewRows:
+    def of_vectors(cls, vectors: VectorRows, dim: int, ids: Ids | None, names: Names | None) -> NewRows:
         """Add vectors that are stored already under the same ids, on all cores."""
-        return cls(VectorSource(vectors, dim), ids, False, as_n_threads(None), lambda n: None)
+        return cls(VectorSource(vectors, dim), ids, False, as_n_threads(None), lambda n: None, names)
 
 
 class EncodedRows(NamedTuple):
@@ -59,6 +64,12 @@ class EncodedRows(NamedTuple):
 
     codes: Codes
     columns: dict[str, Any]
+
+    def names_differ(self, other: EncodedRows) -> bool:
+        """Return whether no row of another part has the name of a row of this one."""
+        if NAMES not in self.columns or not len(self.codes):
+            return True
+        return bool((NameFinder.of(self.columns[NAMES]).find(other.columns[NAMES], NOT_HIDDEN) < 0).all())
 
     def joined(self, other: EncodedRows, columns: Mapping[str, Column]) -> EncodedRows:
         """Return these rows and then others."""
@@ -89,6 +100,8 @@ class Ingest:
         Projections of a kept vector of 4 or 8 bits.
     shares_levels : bool
         Whether the Hamming codes of the encoder are of the same projections, and of no others.
+    has_names : bool
+        Whether names are stored: ids of the caller that are strings.
     """
 
     dim: int
@@ -102,6 +115,7 @@ class Ingest:
     has_vertices: bool = False
     n_levels: int = 0
     shares_levels: bool = False
+    has_names: bool = False
 
     @property
     def kept_bits(self) -> int | None:
@@ -152,7 +166,11 @@ class Ingest:
                 columns["norms"] = Column(np.float32)
         elif self.vectors is not None:
             columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)
-        return columns
+        return columns | self._name_columns
+
+    @property
+    def _name_columns(self) -> dict[str, Column]:
+        return {NAMES: NameColumn()} if self.has_names else {}
 
     @property
     def record_bytes(self) -> int:
@@ -184,7 +202,7 @@ class Ingest:
 
     def vector_store(self) -> RowStore:
         """Make an empty store of vectors, for those added before the index is fitted."""
-        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)})
+        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)} | self._name_columns)
 
     def check(self, source: VectorSource, first: int, block: VectorRows) -> NDArray[np.float64]:
         """Return the squared norms of rows read from row `first` of `source` on.
@@ -257,10 +275,13 @@ class Ingest:
                 row_squares = None if is_checked else self.check(source, first, block)
                 prepared = self.metric.prepare(block, row_squares)
                 at = first - start
-                words, values = codec.encode_rows(source, first, prepared)
+                words, encoded = codec.encode_rows(source, first, prepared)
+                values: dict[str, Any] = {**encoded}
                 codes[at : at + len(block)] = words[:, : codes.shape[1]]
                 if self.kept_bits is None and self.vectors is not None:
                     values["vectors"] = columns["vectors"].of(block)
+                if new.names is not None:
+                    values[NAMES] = new.names[first : first + len(block)]
                 if "norms" in columns:
                     values["norms"] = np.sqrt(squares(block)).astype(np.float32)
                 for name in columns:
