@@ -85,7 +85,7 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("--vectors", dest="kept", choices=("float32", "float16"), help=vectors_help)
     buckets_help = """cells or clusters: scan only the nearest cells, for large indexes; substrings: find near
         duplicates fast (default: scan all codes)"""
-    add("--buckets", choices=BUCKETS, help=buckets_help)
+    add("--buckets", choices=("auto", *BUCKETS), help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     add("--ids", metavar="FILE.npy", help="unique non-negative integers, one per vector")
     add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")

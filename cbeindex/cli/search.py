@@ -16,7 +16,7 @@ from .._core.tuning import tuning
 from ..data.codes import n_bytes
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
-from .arguments import FORMATS, count
+from .arguments import FORMATS, count, share
 from .info import open_index
 from .inputs import Inputs
 from .output import exiting_on_signals, temporary_folder
@@ -67,6 +67,9 @@ def _add_arguments(add: Callable[..., object]) -> None:
     add("queries", metavar="QUERIES", help="a file of vectors, or of packed codes")
     add("-k", type=count(1), default=10, metavar="K", help="results per query (default: 10)")
     add("--key", help="array of an .npz file to use")
+    recall_help = """share of the nearest vectors to find on average (default: 0.95 if the index keeps vectors); 1
+        computes the distances of all vectors"""
+    add("--recall", type=share, metavar="SHARE", help=recall_help)
     add("--n-probes", type=count(1), metavar="N", help="buckets to probe (default: chosen by the index)")
     mode_help = """scan: all codes; cascade: the first 512 bits of all codes, then more bits of the best; buckets: the
         codes in the probed buckets (default: auto, the fastest)"""
@@ -87,7 +90,9 @@ def _run(arguments: argparse.Namespace) -> None:
     options = {"mode": arguments.mode, "n_probes": arguments.n_probes, "n_threads": arguments.threads}
     if isinstance(index, CBEIndex):
         options["rerank"] = None if arguments.rerank == "none" else arguments.rerank or "auto"
-        options["n_candidates"] = arguments.n_candidates
+        options |= {"n_candidates": arguments.n_candidates, "recall": arguments.recall}
+    elif arguments.recall is not None:
+        raise ValueError(f"{arguments.file} is an index of binary codes, whose searches have no recall to choose")
     elif arguments.rerank not in (None, "none") or arguments.n_candidates is not None:
         raise ValueError(f"{arguments.file} is an index of binary codes, which cannot be re-ranked")
     if arguments.json and arguments.output is not None:

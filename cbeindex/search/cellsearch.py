@@ -35,13 +35,14 @@ class _Part(NamedTuple):
 
     segment: Segment
     hidden: Mask
+    effort: int | None = None
 
     @classmethod
     def of(cls, selection: Selection, columns: tuple[str, ...]) -> _Part:
         """Copy the selected rows if they are few."""
         segment = selection.segment
         if selection.rows is None:
-            return cls(segment, selection.hidden)
+            return cls(segment, selection.hidden, selection.effort)
         codec = segment.buckets.codec
         few = segment.take(selection.rows, columns)
         return cls(CellMaker(codec.n_bits, codec=codec).arrange(few) if few.n_rows else few, NOT_HIDDEN)
@@ -93,7 +94,7 @@ class CellSearch:
         """Return how many cells and rows of a part the plan takes."""
         plan, n_visible = self._plan, part.n_visible
         n_found = min(plan.n_exact if plan.rerank == "exact" else plan.k, part.segment.n_rows)
-        n_probes = part.segment.buckets.probes(plan, n_visible)
+        n_probes = part.segment.buckets.probes(plan, part.effort)
         return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), plan.k if self._has_kernel else 0)
 
     # --- nearest rows ---
@@ -195,7 +196,7 @@ class CellSearch:
 
     def _stats(self) -> dict[str, Any]:
         n_rows = sum(part.segment.n_rows for part in self._parts)
-        return {"mode": self._plan.mode, "rerank": self._plan.rerank, "rows": n_rows, "visited": 0, "buckets": 0}
+        return self._plan.stats(n_rows) | {"visited": 0, "buckets": 0}
 
     # --- rows within a radius ---
 

@@ -33,12 +33,13 @@ class _Part(NamedTuple):
 
     segment: Segment
     hidden: Mask
+    effort: int | None = None
 
     @classmethod
     def of(cls, selection: Selection, columns: tuple[str, ...]) -> _Part:
         """Copy the selected rows if they are few."""
         if selection.rows is None:
-            return cls(selection.segment, selection.hidden)
+            return cls(selection.segment, selection.hidden, selection.effort)
         return cls(selection.segment.take(selection.rows, columns), NOT_HIDDEN)
 
     @property
@@ -90,7 +91,7 @@ class GraphSearch:
         n_found = min(plan.n_exact if plan.rerank == "exact" else plan.k, segment.n_rows)
         beam = widest = 0
         if segment.buckets is not None and plan.mode != "scan":
-            beam, widest = segment.buckets.beam(plan.k, plan.n_probes, n_visible), segment.buckets.widest_beam
+            beam, widest = segment.buckets.walked_beam(part.effort), segment.buckets.widest_beam
         reads = plan.rerank == "exact" and self._by_kernel
         k = plan.k if self._by_kernel else n_found
         counts = GraphCounts(beam, widest, n_found, min(plan.k, n_visible, n_found), k)
@@ -189,7 +190,7 @@ class GraphSearch:
 
     def _stats(self) -> dict[str, Any]:
         n_rows = sum(part.segment.n_rows for part in self._parts)
-        return {"mode": self._plan.mode, "rerank": self._plan.rerank, "rows": n_rows, "visited": 0, "steps": 0}
+        return self._plan.stats(n_rows) | {"visited": 0, "steps": 0}
 
     def _count(self, stats: dict[str, Any], found: GraphFound) -> None:
         """Add what a search has visited to the counts in `stats`."""
@@ -225,7 +226,7 @@ class GraphSearch:
         near, rows, doubts = (np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64), np.empty(0, np.float32))
         while not is_done:
             is_walk = graph is not None and self._plan.mode != "scan" and n < n_rows
-            beam = graph.beam(n, 4 * n, part.n_visible) if is_walk else 0
+            beam = graph.walked_beam(4 * n) if is_walk else 0
             n = n_rows if beam == 0 else n
             counts = GraphCounts(beam, beam, n, 0, n)
             call = GraphCall(self._codec, segment, part.hidden, counts, ids=np.arange(n_rows))

@@ -89,6 +89,16 @@ class SearchResult(_SearchResult):
         errors = None if self.errors is None else pad_columns(self.errors, n_more, np.nan)
         return SearchResult(*TopK(self.distances, self.ids).padded(k), self.stats, errors)
 
+    def without(self, ids: Ids) -> SearchResult:
+        """Return the results of each query without one id, and without the last one where that is missing."""
+        is_own = self.ids == ids[:, np.newaxis]
+        is_own[~is_own.any(axis=1), -1] = True
+        shape = len(ids), self.ids.shape[1] - 1
+        errors = None if self.errors is None else self.errors[~is_own].reshape(shape)
+        return SearchResult(
+            self.distances[~is_own].reshape(shape), self.ids[~is_own].reshape(shape), self.stats, errors
+        )
+
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""
         errors = None if self.errors is None else self.errors[0]

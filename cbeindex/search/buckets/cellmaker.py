@@ -12,16 +12,18 @@ from numpy.typing import NDArray
 from ... import kernels
 from ..._core.threads import for_each_chunk, n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Floats, Keys, Rows
+from ..._core.typing import Floats, Rows
 from ...data.codes import CodeRows
 from ...data.columns import take_rows
-from ...data.keys import EstimateKeys
+from ...distances.codec import Codec
 from ...distances.records import RECORD_ROWS, record_bytes
 from ...distances.residuals import CELL_BITS, ResidualCodec
-from ...store.segment import NOT_HIDDEN, Segment
+from ...store.segment import Segment
+from ..measuring import measure, sample_rows
 from .base import BucketMaker, Buckets
-from .cellkernel import CellCall, CellCounts
-from .residualcells import N_NEAREST, ResidualCells
+from .celltrial import CellTrial
+from .residualcells import ResidualCells
+from .trials import Sample
 
 
 class _Division(NamedTuple):
@@ -52,12 +54,15 @@ class CellMaker(BucketMaker):
         Bits a dimension of residual codes. By default the dimension decides.
     codec : ResidualCodec or None
         None until the index is fitted.
+    queries : Codec or None
+        Prepares queries that calibrate cells; None for cells that are not calibrated.
     """
 
     n_bits: int
     n_cells: int | None = None
     cell_bits: int | None = None
     codec: ResidualCodec | None = None
+    queries: Codec | None = None
 
     buckets: ClassVar[type[Buckets]] = ResidualCells
     options: ClassVar[tuple[str, ...]] = ("n_cells", "cell_bits")
@@ -76,9 +81,9 @@ class CellMaker(BucketMaker):
             raise ValueError(f"cell_bits must be one of {CELL_BITS}, got {bits}")
         return cls(n_bits, options.get("n_cells"), bits)
 
-    def with_codec(self, codec: ResidualCodec) -> Self:
+    def with_codec(self, codec: Codec) -> Self:
         """Return the maker of an index that is fitted."""
-        return replace(self, codec=codec)
+        return replace(self, codec=codec.residuals, queries=codec)
 
     def arrange(self, segment: Segment) -> Segment:
         """Return a segment of any size with its rows in the order of cells."""
@@ -101,8 +106,15 @@ class CellMaker(BucketMaker):
             order=order,
             ranks=ranks,
         )
-        cells = replace(cells, n_probes=_measure_probes(arranged, cells))
-        return replace(arranged, buckets=cells)
+        return self._calibrated(replace(arranged, buckets=cells))
+
+    def _calibrated(self, segment: Segment) -> Segment:
+        """Return a segment with cells that know how many of them a search should probe."""
+        if self.queries is None or segment.n_rows < tuning().least_cell_segment_rows:
+            return segment
+        sample = Sample.of_rows(self.queries, segment, sample_rows(segment.n_rows))
+        calibration = measure(CellTrial(segment, sample), segment.n_rows)
+        return replace(segment, buckets=replace(segment.buckets, calibration=calibration))
 
     def n_cells_of(self, n_rows: int) -> int:
         """Return how many cells a segment of `n_rows` rows should have."""
@@ -150,7 +162,7 @@ def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:
 
 
 def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, division: _Division) -> ResidualCells:
-    """Write rows, which are in the order of cells, to records; all cells are probed by default. Empty cells vanish."""
+    """Write rows, which are in the order of cells, to records. Empty cells vanish."""
     sizes = np.bincount(division.cell, minlength=len(division.centres))
     filled = np.flatnonzero(sizes)
     sizes = sizes[filled]
@@ -167,32 +179,4 @@ def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, divisi
         kernels.residuals.fill_records(column, rows[some], places[some], numbers[some], codec.n_bytes, records)
 
     for_each_chunk(task, len(rows), tuning().record_task_rows, n_cores())
-    n_probes = (len(sizes),) * len(N_NEAREST)
-    return ResidualCells(
-        codec, records, starts, offsets, division.centroids[filled], division.centres[filled], n_probes
-    )
-
-
-def _measure_probes(segment: Segment, cells: ResidualCells) -> tuple[int, ...]:
-    """Count the cells that hold the wanted share of the nearest rows by estimate, for a sample of rows."""
-    n_rows, limits = segment.n_rows, tuning()
-    if n_rows < limits.least_cell_segment_rows or cells.n_cells == 1:
-        return cells.n_probes
-    rng = np.random.default_rng(n_rows)
-    sample = np.sort(rng.choice(n_rows, min(limits.probe_sample_rows, n_rows), replace=False))
-    column = segment.columns["residuals"][sample]
-    queries = np.empty((len(sample), cells.codec.n_bits), dtype=np.float32)
-    kernels.residuals.decode_rows(
-        column, np.arange(len(sample)), cells.codec.n_bits, cells.codec.bits, cells.codec.centres, queries
-    )
-    counts = CellCounts(cells.n_cells, min(n_rows, N_NEAREST[-1] + 1), 0)
-    in_order = replace(segment, ranks=np.arange(n_rows, dtype=np.int32))  # keys of rows, not of ranks
-    call = CellCall(replace(in_order, buckets=cells), NOT_HIDDEN, counts)
-    keys: Keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
-    rows = EstimateKeys(keys).ranks()[:, 1:]  # without the sampled row itself
-    cell = np.searchsorted(cells.offsets, rows, side="right") - 1
-    width = cells.codec.width
-    near = cells.directory.bases - cells.directory.weight * (queries[:, :width] @ cells.centroids.T)
-    places = np.argsort(np.argsort(near, axis=1, kind="stable"), axis=1)
-    needed = np.take_along_axis(places, cell, axis=1) + 1
-    return tuple(int(np.quantile(needed[:, :n], limits.cell_probe_recall, method="higher")) for n in N_NEAREST)
+    return ResidualCells(codec, records, starts, offsets, division.centroids[filled], division.centres[filled])

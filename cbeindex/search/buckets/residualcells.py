@@ -9,7 +9,6 @@ The codes of a cell are in records of 32 rows (`kernels/residuals.py`), and ever
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -25,14 +24,12 @@ from ...distances.metrics import squares
 from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
 from ...errors import CorruptIndexFileError
+from ..calibration import Calibration, describe_calibration, load_calibration
 from ..plan import Cost, Plan
 from ..queries import CodeQueries
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
 from .centroids import derived
-
-N_NEAREST = (10, 100, 1000)
-"""Numbers of nearest rows for which the default number of probes is measured."""
 
 
 class Directory(NamedTuple):
@@ -66,8 +63,8 @@ class ResidualCells(Buckets):
         Means of the first projections of rows.
     cell_centres : uint8 array of shape (n_cells,)
         The centre that the codes of a cell are relative to.
-    n_probes : tuple of int
-        Cells that hold most of the 10, 100 and 1,000 nearest rows of a row, on average.
+    calibration : Calibration, or None
+        What a number of probes finds; None for few rows.
     """
 
     codec: ResidualCodec
@@ -76,7 +73,7 @@ class ResidualCells(Buckets):
     offsets: Rows
     centroids: Floats
     cell_centres: NDArray[np.uint8]
-    n_probes: tuple[int, ...]
+    calibration: Calibration | None = None
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -141,26 +138,35 @@ class ResidualCells(Buckets):
 
     def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
         """Return the rows in the visited cells, and the bytes of their records and of the directory."""
-        share = min(1.0, (n_probes or self.default_probes(k)) / self.n_cells)
+        share = min(1.0, (n_probes or self.n_cells) / self.n_cells)
         return Cost(int(self.n_rows * share), int(self.records.nbytes * share))
 
     def default_probes(self, k: int) -> int:
         """Return the number of cells to visit for `k` results."""
-        if k > N_NEAREST[-1]:
-            wanted = self.n_probes[-1] * k / N_NEAREST[-1]
-        else:
-            wanted = math.exp(np.interp(math.log(k), np.log(N_NEAREST), np.log(self.n_probes)))
-        return min(self.n_cells, math.ceil(wanted - 1e-9))  # rounding of logarithms must not add a cell
+        if self.calibration is None:
+            return self.n_cells
+        depth = self.calibration.depth_of(1, tuning().cell_candidates_of_k)
+        return self.calibration.least(k, depth, tuning().explicit_recall, self.n_cells).effort or self.n_cells
+
+    @property
+    def most_effort(self) -> int:
+        """Number of probes that visits all rows."""
+        return self.n_cells
+
+    def microseconds(self, effort: int | None) -> float:
+        """Return the time that a search of the cells takes, apart from exact distances."""
+        n_probes, limits = min(self.n_cells, effort or self.n_cells), tuning()
+        row = limits.scan_row_ns + limits.scan_byte_ns * self.records.shape[1] / RECORD_ROWS
+        n_chosen_from = self.n_cells if n_probes < self.n_cells else 0
+        return float(1e-3 * row * (n_chosen_from + n_probes * self.n_rows / self.n_cells))
 
     # --- search ---
 
-    def probes(self, plan: Plan, n_visible: int) -> int:
-        """Return how many cells a plan visits, more where few rows may be results."""
-        if plan.mode == "scan" or self.n_rows < tuning().least_cell_segment_rows:
+    def probes(self, plan: Plan, effort: int | None) -> int:
+        """Return how many cells a plan visits."""
+        if plan.mode == "scan" or effort is None or self.n_rows < tuning().least_cell_segment_rows:
             return self.n_cells
-        if plan.n_probes is not None:
-            return min(self.n_cells, plan.n_probes)
-        return min(self.n_cells, -(-self.default_probes(plan.k) * self.n_rows // max(1, n_visible)))
+        return min(self.n_cells, effort)
 
     def nearest(self, view: View, queries: CodeQueries, plan: Plan) -> BucketResult | None:
         """Return None: Hamming order does not follow cells, so that the rows are to be scanned."""
@@ -170,7 +176,7 @@ class ResidualCells(Buckets):
 
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
-        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes)}
+        return {"n_cells": self.n_cells} | describe_calibration(self.calibration)
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
@@ -202,11 +208,7 @@ class ResidualCells(Buckets):
         longest = squares(centroids).max(initial=0)
         if not longest <= _LARGEST or centres.max(initial=0) >= len(codec.centres):
             raise ValueError("centroids of cells must be short and finite, and their centres those of the index")
-        given = described["n_probes"]
-        if not isinstance(given, list) or len(given) != len(N_NEAREST):
-            raise ValueError(f"n_probes must be a list of {len(N_NEAREST)} numbers, got {given!r}")
-        n_probes = tuple(as_count(n, "n_probes", most=n_cells) for n in given)
-        return cls(codec, records, starts, offsets, centroids, centres, n_probes)
+        return cls(codec, records, starts, offsets, centroids, centres, load_calibration(described))
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""
