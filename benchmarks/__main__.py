@@ -6,7 +6,7 @@ import sys
 from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
-NAMES = ("recall", "encode", "scan", "kernels", "start", "quality", "buckets", "growth", "files", "paper")
+NAMES = ("recall", "promise", "encode", "scan", "kernels", "start", "quality", "buckets", "growth", "files", "paper")
 
 
 def main(arguments: list[str]) -> int:
