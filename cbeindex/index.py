@@ -294,7 +294,7 @@ class CBEIndex(Saveable):
         )  # fmt: skip
         codec, traits, chosen = self._plan(request)
         check_result_size(source.n_rows, request.k)
-        search = prepared(traits, codec, chosen)
+        search = prepared(traits, codec, request, chosen)
         if search is not None:
             if allow is None and deny is None and chosen.k == request.k:
                 memo.put(options, search, recall)
@@ -342,7 +342,7 @@ class CBEIndex(Saveable):
         if not traits.keeps_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
         bound = as_real(radius, "radius")
-        search = prepared(traits, codec, chosen)
+        search = prepared(traits, codec, request, chosen)
         if search is not None:
             return search.within(source, bound, request.n_threads)
         return VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)

@@ -92,6 +92,7 @@ def test_descriptions_round_trip():
         {"efforts": [0, 1, 2, 3, 4]}, {"efforts": list(range(1, 100))}, {"shares": []}, {"shares": [[], []]},
         {"shares": None}, {"shares": [[[10_001] * len(DEPTHS)] * 5] * 2}, {"shares": [[[0.5] * len(DEPTHS)] * 5] * 2},
         {"shares": [[["a"] * len(DEPTHS)] * 5] * 2}, {"n_nearest": [True, 10]},
+        {"far": "near"}, {"far": float("nan")},
     ],
 )  # fmt: skip
 def test_tables_of_files_are_checked(edit):
@@ -118,6 +119,9 @@ class LineTrial:
     def truth(self, k, n_queries):
         return 50 + np.tile(np.arange(k), (n_queries, 1))
 
+    def far(self):
+        return 3.5
+
     def candidates(self, effort, n, n_queries):
         rows = np.full((n_queries, n), -1)
         n_found = min(n, effort + np.arange(n_queries).max() % 2)
@@ -131,4 +135,5 @@ def test_measured_shares_are_those_of_the_trial():
     assert measured.n_nearest == (1, 10)
     for k, shares in zip(measured.n_nearest, measured.shares, strict=True):
         np.testing.assert_allclose(shares[:, 0], np.minimum(1, (np.array(measured.efforts) + 1) / k))
+    assert measured.far == 3.5
     assert measure(trial, 3) is None

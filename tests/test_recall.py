@@ -223,6 +223,34 @@ def test_tuned_indexes_keep_their_promise_for_other_queries(kind, tmp_path):
     check_equal(CBEIndex.load(tmp_path / "tuned.cbe").search(queries, 10, recall=0.9), found)
 
 
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_queries_that_are_far_from_all_rows_are_searched_again(kind):
+    """With more effort, one by one as together, and from arrays as from lists."""
+    index = an_index(kind, 2_000, metric="l2")
+    near, far = some_vectors(2_005)[2_000:], 4 * some_vectors(5, seed=9) + 3
+    queries = np.concatenate([near, far])
+    found = index.search(queries, 10, recall=0.8)
+    assert found.stats["far_queries"] >= 5
+    check_equal(index.search(queries, 10, recall=0.8), found)
+    check_equal(index.search(queries.tolist(), 10, recall=0.8), found)
+    for i in (0, 7):
+        np.testing.assert_array_equal(index.search(queries[i], 10, recall=0.8).ids, found.ids[i])
+    before = index.search(queries, 10, recall=0.9)  # half of the misses, and more candidates
+    assert found.stats["vectors_read"] > index.search(near, 10, recall=0.8).stats["vectors_read"]
+    assert before.stats["vectors_read"] >= found.stats["vectors_read"]
+
+
+def test_allowed_rows_that_are_near_each_other_are_all_searched():
+    """A search that begins where no row is allowed would end before it meets the nearest that are."""
+    index, vectors = an_index("cells", 2_000, metric="l2"), some_vectors(2_000)
+    allowed = np.argsort(((vectors - vectors[0]) ** 2).sum(axis=1))[:500]
+    queries = some_vectors(2_050)[2_000:]
+    truth = vector_oracles.nearest("l2", queries, vectors[allowed], allowed, 10)[1]
+    found = index.search(queries, 10, recall=0.8, allow=allowed)
+    assert shares_of(found.ids, truth).mean() > 0.99
+    assert index.explain(queries, 10, recall=0.8, allow=allowed).mode == "scan"
+
+
 def test_tune_says_what_it_needs():
     for index in (an_index(vectors=None), an_index(None), CBEIndex(DIM, vectors="float32", buckets="cells")):
         with pytest.raises(ValueError, match="tune needs cells or a graph, and vectors"):

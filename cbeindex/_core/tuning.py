@@ -289,6 +289,17 @@ class Tuning:
     # Recall of a search by default, and of one whose mode or number of candidates is given, but not the probes.
     default_recall: float = 0.95
     explicit_recall: float = 0.97
+    # Queries whose nearest row is farther than that of this share of the stored rows are unlike them: they are searched
+    # again with half of the misses, and more candidates.
+    near_share: float = 0.99
+    far_candidates: int = 3
+    # Visible rows that are in fewer cells than this share of what is expected of random rows are near each other, and
+    # so are vertices, some of which are sampled, whose neighbours are visible more often: all rows are searched, and
+    # as many of them are candidates, for each result and at least.
+    clumped_share: float = 0.8
+    clump_sample_rows: int = 256
+    clump_candidates_of_k: int = 32
+    least_clump_candidates: int = 256
     # Nanoseconds for each row and byte of a code that is scanned, for each vector and byte that is read, and for each
     # step and byte of a walk; microseconds of a query beside them. From searches of Fashion and GloVe on one core.
     scan_row_ns: float = 2.0

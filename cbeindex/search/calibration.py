@@ -15,7 +15,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.checks import as_count
+from .._core.checks import as_count, as_real
 
 N_NEAREST = (1, 10, 100, 1000)
 """Numbers of results that are measured."""
@@ -64,6 +64,8 @@ class Calibration:
     efforts : tuple of int
         Ascending.
     shares : float64 array of shape (n_nearest, efforts, depths)
+    far : float
+        Distance beyond which the nearest row of a query hardly ever is; infinity if that is not known.
     """
 
     n_nearest: tuple[int, ...]
@@ -71,6 +73,7 @@ class Calibration:
     spreads: tuple[float, ...]
     efforts: tuple[int, ...]
     shares: NDArray[np.float64]
+    far: float = math.inf
 
     def table(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return shares for `k` results, (efforts, depths), and their standard errors, between measured numbers."""
@@ -141,6 +144,7 @@ class Calibration:
             "n_queries": list(self.n_queries),
             "spreads": [round(_UNITS * spread) for spread in self.spreads],
             "efforts": list(self.efforts),
+            "far": self.far if math.isfinite(self.far) else None,
             "shares": np.round(_UNITS * self.shares).astype(np.int64).tolist(),
         }
 
@@ -164,8 +168,9 @@ class Calibration:
             for j, row in enumerate(_items(rows, "shares", shape[1])):
                 found = _items(row, "shares", shape[2])
                 shares[i, j] = [as_count(value, "a share", least=0, most=_UNITS) for value in found]
+        far = math.inf if described["far"] is None else as_real(described["far"], "far")
         rising = np.maximum.accumulate(np.maximum.accumulate(shares, axis=1), axis=2)
-        return cls(n_nearest, n_queries, tuple(s / _UNITS for s in spreads), efforts, rising / _UNITS)
+        return cls(n_nearest, n_queries, tuple(s / _UNITS for s in spreads), efforts, rising / _UNITS, far)
 
 
 def describe_calibration(calibration: Calibration | None) -> dict[str, Any]:

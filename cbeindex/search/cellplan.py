@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .._core.tuning import tuning
@@ -37,10 +38,12 @@ def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence
     if request.rerank == "auto":
         reasons.append(f"rerank={rerank!r}, because the index keeps {'vectors' if rerank == 'exact' else 'codes only'}")
     n_candidates = microseconds = expected = None
+    far = math.inf
     if request.is_free:
         settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
         selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
         n_candidates = settings.n_candidates if rerank == "exact" else None
+        far = settings.far if rerank == "exact" else math.inf
     elif rerank == "exact":
         n_candidates = request.n_candidates or max(tuning().cell_candidates_of_k * k, tuning().least_cell_candidates)
     mode, why = _choose_mode(request, selections)
@@ -63,6 +66,7 @@ def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence
         by_cells=True,
         expected_recall=expected if request.is_free else expected_share(selections, k, n_candidates),
         microseconds=microseconds,
+        far=far,
     )
 
 

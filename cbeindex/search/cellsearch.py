@@ -45,7 +45,7 @@ class _Part(NamedTuple):
             return cls(segment, selection.hidden, selection.effort)
         codec = segment.buckets.codec
         few = segment.take(selection.rows, columns)
-        return cls(CellMaker(codec.n_bits, codec=codec).arrange(few) if few.n_rows else few, NOT_HIDDEN)
+        return cls(CellMaker(codec.n_bits, n_cells=1, codec=codec).arrange(few) if few.n_rows else few, NOT_HIDDEN)
 
     @property
     def n_visible(self) -> int:

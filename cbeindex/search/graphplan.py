@@ -40,10 +40,12 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
         why = "vectors" if rerank == "exact" else "no vectors but 8 bits a dimension"
         reasons.append(f"rerank={rerank!r}, because the index keeps {why}")
     n_candidates = microseconds = expected = None
+    far = math.inf
     if request.is_free:
         settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
         selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
         n_candidates = settings.n_candidates if rerank == "exact" else None
+        far = settings.far if rerank == "exact" else math.inf
     else:
         selections = tuple(s._replace(effort=request.n_probes or _default_effort(s, k)) for s in selections)
         if rerank == "exact":
@@ -66,6 +68,7 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
         by_graph=True,
         expected_recall=expected if request.is_free else expected_share(selections, k, n_candidates),
         microseconds=microseconds,
+        far=far,
     )
 
 

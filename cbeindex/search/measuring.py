@@ -36,6 +36,9 @@ class Trial(Protocol):
     def truth(self, k: int, n_queries: int) -> Rows:
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment."""
 
+    def far(self) -> float:
+        """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known."""
+
     def candidates(self, effort: int, n: int, n_queries: int) -> Rows:
         """Return the nearest `n` rows by estimate that the first queries find with an effort, -1 behind them."""
 
@@ -75,7 +78,7 @@ def measure(trial: Trial, n_rows: int, n_nearest: Sequence[int] = N_NEAREST) -> 
     rising = np.maximum.accumulate(np.maximum.accumulate(measured, axis=1), axis=2)
     sizes = tuple(group.n_queries for group in groups for _ in group.classes)
     spreads = tuple(spread for group in groups for spread in group.spreads())
-    return Calibration(classes, sizes, spreads, tuple(efforts), rising)
+    return Calibration(classes, sizes, spreads, tuple(efforts), rising, trial.far())
 
 
 class _Group:

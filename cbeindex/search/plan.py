@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -42,6 +43,12 @@ class Selection(NamedTuple):
         """Number of rows that may be results."""
         return self.n_scanned - int(np.count_nonzero(self.hidden))
 
+    def visible_rows(self) -> Rows:
+        """Return the rows that may be results."""
+        if self.rows is not None:
+            return self.rows
+        return np.flatnonzero(~self.hidden) if self.hidden.size else np.arange(self.segment.n_rows)
+
     @property
     def buckets(self) -> Any:
         """The buckets of the rows that are scanned. Copied rows have none."""
@@ -80,6 +87,8 @@ class Plan(NamedTuple):
         Share of the true nearest rows that are found on average, None if it is not known.
     microseconds : float or None
         Expected time of a query on one thread, None if it is not known.
+    far : float
+        Queries whose nearest row is farther are unlike stored rows.
     """
 
     mode: str
@@ -96,6 +105,7 @@ class Plan(NamedTuple):
     by_graph: bool = False
     expected_recall: float | None = None
     microseconds: float | None = None
+    far: float = math.inf
 
     @property
     def n_stored(self) -> int:

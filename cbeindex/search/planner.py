@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -11,7 +12,7 @@ from ..store.segment import NOT_HIDDEN, Segment
 from . import cellplan, graphplan
 from .buckets import MAKERS
 from .plan import Cost, Plan, Selection
-from .request import IdFilter, IndexTraits, SearchRequest
+from .request import IdFilter, IndexTraits, SearchRequest, wanted_recall
 
 
 def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment]) -> Plan:
@@ -51,6 +52,15 @@ def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
         else:
             selections.append(Selection(segment, None, ids.hidden(segment, rows)))
     return tuple(selections)
+
+
+def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:
+    """Plan a search for queries that are unlike stored rows: half of the misses, and more candidates."""
+    asked = request._replace(recall=(1 + wanted_recall(traits, request)) / 2)
+    make = cellplan.plan_cells if chosen.by_cells else graphplan.plan_graph
+    more = make(traits, asked, chosen.selections, chosen.k)
+    n_candidates = tuning().far_candidates * (more.n_candidates or 0)
+    return more._replace(n_candidates=n_candidates, n_exact=n_candidates, far=math.inf)
 
 
 def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:

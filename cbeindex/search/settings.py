@@ -24,12 +24,15 @@ class Settings(NamedTuple):
         Share of the nearest rows that is found, on average.
     microseconds : float
         Expected time of a query on one thread.
+    far : float
+        Queries whose nearest row is farther are unlike stored rows.
     """
 
     selections: tuple[Selection, ...]
     n_candidates: int
     share: float
     microseconds: float
+    far: float
 
 
 def cheapest(selections: Sequence[Selection], k: int, share: float, vector_bytes: int) -> Settings:
@@ -70,17 +73,22 @@ class _Part(NamedTuple):
     ----------
     selection : Selection
     n_visible : int
+    n_results : int
     k : int
         How many of all rows of the segment the nearest visible ones reach to, if those are spread evenly.
     buckets : Buckets, or None
     calibration : Calibration, or None
+    is_clumped : bool
+        Whether visible rows are near each other, so that a search may meet none of them where it begins.
     """
 
     selection: Selection
     n_visible: int
+    n_results: int
     k: int
     buckets: Any
     calibration: Calibration | None
+    is_clumped: bool
 
     @classmethod
     def of(cls, selection: Selection, k: int) -> _Part:
@@ -88,7 +96,9 @@ class _Part(NamedTuple):
         segment, n_visible = selection.segment, selection.n_visible
         k_there = min(segment.n_rows, -(-k * segment.n_rows // max(1, n_visible)))
         calibration = None if segment.buckets is None else segment.buckets.calibration
-        return cls(selection, n_visible, max(1, k_there), segment.buckets, calibration)
+        is_filtered = selection.rows is not None or selection.hidden.size > 0
+        is_clumped = calibration is not None and is_filtered and segment.buckets.is_clumped(selection.visible_rows())
+        return cls(selection, n_visible, k, max(1, k_there), segment.buckets, calibration, is_clumped)
 
     def setting(self, share: float, depth: int, by_estimates: bool) -> Setting:
         """Return the setting of least effort."""
@@ -99,12 +109,23 @@ class _Part(NamedTuple):
         everything = calibration.everything(self.k, depth, share)
         if by_estimates:
             share = min(share, tuning().explicit_recall * everything.share)
+        if self.is_clumped:
+            return Setting(None, calibration.everything(self.n_results, len(DEPTHS) - 1, 0).share)
         if self.selection.rows is not None:  # copies are scanned
             return everything
+        if self.k > self.n_results:  # among few visible rows, estimates must tell the nearest from the next as well
+            share /= max(0.5, calibration.everything(self.n_results, depth, 0).share)
         least = calibration.least(self.k, depth, share, buckets.most_effort)
         if not least.is_enough or buckets.microseconds(least.effort) >= buckets.microseconds(None):
             return everything
         return least
+
+    @property
+    def least_candidates(self) -> int:
+        """Candidates that are read at least."""
+        if not self.is_clumped:
+            return 0
+        return max(tuning().clump_candidates_of_k * self.n_results, tuning().least_clump_candidates)
 
     def microseconds(self, setting: Setting) -> float:
         """Return the time that a search takes, apart from exact distances."""
@@ -119,7 +140,7 @@ class _Part(NamedTuple):
 def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_bytes: int) -> tuple[Settings, bool]:
     """Return the settings of least effort at a depth, and whether they find the wanted share."""
     limits = tuning()
-    n_candidates = max(k, math.ceil(DEPTHS[depth] * k - 1e-9))
+    n_candidates = max(k, math.ceil(DEPTHS[depth] * k - 1e-9), *(part.least_candidates for part in parts))
     chosen, found, n_visible, is_enough, time = [], 0.0, 0, True, limits.query_us
     for part in parts:
         n, setting = part.n_visible, part.setting(share, depth, not vector_bytes)
@@ -128,4 +149,13 @@ def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_b
         time += part.microseconds(setting)
         if vector_bytes:
             time += 1e-3 * min(n, n_candidates) * (limits.read_vector_ns + limits.read_byte_ns * vector_bytes)
-    return Settings(tuple(chosen), n_candidates, found / n_visible if n_visible else 1.0, time), is_enough
+    share = found / n_visible if n_visible else 1.0
+    return Settings(tuple(chosen), n_candidates, share, time, _far(parts)), is_enough
+
+
+def _far(parts: Sequence[_Part]) -> float:
+    """Return the distance beyond which nearest rows hardly ever are; infinity if few rows are visible."""
+    largest = max(parts, key=lambda part: part.n_visible, default=None)
+    if largest is None or largest.calibration is None or 2 * largest.n_visible < largest.selection.segment.n_rows:
+        return math.inf
+    return largest.calibration.far

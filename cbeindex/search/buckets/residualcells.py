@@ -153,6 +153,14 @@ class ResidualCells(Buckets):
         """Number of probes that visits all rows."""
         return self.n_cells
 
+    def is_clumped(self, rows: Rows) -> bool:
+        """Return whether rows are in fewer cells than rows that are chosen at random would be."""
+        counts = np.zeros(self.n_rows + 1, dtype=np.int64)
+        counts[rows + 1] = 1
+        n_occupied = np.count_nonzero(np.diff(np.cumsum(counts)[self.offsets]))
+        expected = float(np.sum(1 - (1 - len(rows) / max(1, self.n_rows)) ** np.diff(self.offsets)))
+        return bool(n_occupied < tuning().clumped_share * expected)
+
     def microseconds(self, effort: int | None) -> float:
         """Return the time that a search of the cells takes, apart from exact distances."""
         n_probes, limits = min(self.n_cells, effort or self.n_cells), tuning()

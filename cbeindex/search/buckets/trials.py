@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from typing import NamedTuple
 
@@ -10,7 +11,7 @@ import numpy as np
 from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Mask, Rows
+from ..._core.typing import Floats, Mask, Rows
 from ...data.source import VectorSource
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
@@ -62,6 +63,7 @@ class BucketTrial(ABC):
     """
 
     most_effort: int
+    _first: Floats | None = None
 
     def __init__(self, segment: Segment, sample: Sample) -> None:
         self._segment, self._sample = segment, sample
@@ -110,7 +112,19 @@ class BucketTrial(ABC):
         candidates = Candidates(
             np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
         )
-        return exact.nearest(kept, self._sample.vectors[: len(rows)], candidates, k, n_cores())[0].ids
+        near = exact.nearest(kept, self._sample.vectors[: len(rows)], candidates, k, n_cores())[0]
+        if len(rows) == self.n_queries:
+            self._first = near.distances[:, 0]
+        return near.ids
+
+    def far(self) -> float:
+        """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.
+
+        Products do not tell how far a query is. Queries of the caller have been measured themselves.
+        """
+        if self._first is None or self._sample.codec.metric.name == "ip":
+            return math.inf
+        return float(np.quantile(self._first, tuning().near_share))
 
 
 def _share_among(near: Rows, rows: Rows, n_rows: int) -> float:
