@@ -148,13 +148,14 @@ def _measure_other_queries(report: Report, case: Case) -> None:
     if not isinstance(case.queries, np.ndarray):
         return
     table = report.table("other queries", ["tuned", *COLUMNS], _NOTE)
-    rng, n = np.random.default_rng(1), len(case.queries) // 2
+    rng = np.random.default_rng(1)
     noise = rng.standard_normal(case.queries.shape, dtype=np.float32)
     lengths = np.linalg.norm(case.queries, axis=1, keepdims=True) / np.linalg.norm(noise, axis=1, keepdims=True)
-    noisy = case.queries + 0.5 * lengths * noise
-    truth = nearest(case, np.arange(case.base.shape[0]), 10, noisy[n:])
+    noisy = case.queries + np.float32(0.5) * lengths * noise
+    held, given = noisy[1::2], noisy[::2]  # queries may be in order, such as that of their frequency
+    truth = nearest(case, np.arange(case.base.shape[0]), 10, held)
     for tuned in ("no", "yes"):
         if tuned == "yes":
-            case.built.tune(noisy[:n], 10)
+            case.built.tune(given, 10)
         for asked in RECALLS:
-            _row(table, case, noisy[n:], truth, 10, asked, tuned)
+            _row(table, case, held, truth, 10, asked, tuned)
