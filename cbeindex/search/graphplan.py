@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 from .._core.tuning import tuning
 from ..distances.vertices import VertexShape
-from .plan import Cost, Plan, Selection
+from .plan import Cost, Plan, Selection, exhaustive
 from .request import IndexTraits, SearchRequest, vector_bytes, wanted_recall
 from .settings import cheapest, expected_share
 
@@ -43,6 +43,8 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
     far = math.inf
     if request.is_free:
         settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
+        if not settings.is_enough and rerank == "exact" and traits.is_exact:
+            return exhaustive(selections, k, "no number of candidates that was measured finds enough")
         selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
         n_candidates = settings.n_candidates if rerank == "exact" else None
         far = settings.far if rerank == "exact" else math.inf

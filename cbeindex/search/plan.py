@@ -125,6 +125,12 @@ class Plan(NamedTuple):
         return max(self.selections, key=lambda selection: selection.segment.n_rows).effort
 
 
+def exhaustive(selections: tuple[Selection, ...], k: int, why: str) -> Plan:
+    """Plan to compute the distances of all vectors."""
+    reason = f"{why}, so the exact distance of every vector is computed"
+    return Plan("exact", "exact", k, None, 0, None, False, reason, selections, expected_recall=1.0)
+
+
 class Cost(NamedTuple):
     """Expected cost of one query: rows scanned, and bytes of codes read."""
 

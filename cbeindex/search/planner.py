@@ -11,7 +11,7 @@ from ..data.codes import PREFIX_WORDS, is_long, n_words
 from ..store.segment import NOT_HIDDEN, Segment
 from . import cellplan, graphplan
 from .buckets import MAKERS
-from .plan import Cost, Plan, Selection
+from .plan import Cost, Plan, Selection, exhaustive
 from .request import IdFilter, IndexTraits, SearchRequest, wanted_recall
 
 
@@ -28,8 +28,7 @@ def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment
         reason = "the index is not fitted yet, so the exact distance of every vector is computed"
         return Plan("scan", "exact", k, None, 0, None, False, reason, selections, expected_recall=1.0)
     if is_exhaustive(request):
-        reason = "the exact distance of every vector is computed"
-        return Plan("exact", "exact", k, None, 0, None, False, reason, selections, expected_recall=1.0)
+        return exhaustive(selections, k, "all neighbours are to be found")
     if cellplan.is_by_cells(traits, request):
         return cellplan.plan_cells(traits, request, selections, k)
     if graphplan.is_by_graph(traits, request):
@@ -59,6 +58,8 @@ def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:
     asked = request._replace(recall=(1 + wanted_recall(traits, request)) / 2)
     make = cellplan.plan_cells if chosen.by_cells else graphplan.plan_graph
     more = make(traits, asked, chosen.selections, chosen.k)
+    if more.mode == "exact":  # no more was measured
+        more = chosen
     n_candidates = tuning().far_candidates * (more.n_candidates or 0)
     return more._replace(n_candidates=n_candidates, n_exact=n_candidates, far=math.inf)
 

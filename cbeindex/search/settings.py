@@ -26,6 +26,8 @@ class Settings(NamedTuple):
         Expected time of a query on one thread.
     far : float
         Queries whose nearest row is farther are unlike stored rows.
+    is_enough : bool
+        Whether that is the share that was asked for.
     """
 
     selections: tuple[Selection, ...]
@@ -33,6 +35,7 @@ class Settings(NamedTuple):
     share: float
     microseconds: float
     far: float
+    is_enough: bool
 
 
 def cheapest(selections: Sequence[Selection], k: int, share: float, vector_bytes: int) -> Settings:
@@ -43,12 +46,12 @@ def cheapest(selections: Sequence[Selection], k: int, share: float, vector_bytes
     """
     parts = [_Part.of(selection, k) for selection in selections]
     if not vector_bytes:
-        return _at_depth(parts, k, share, 0, vector_bytes)[0]
+        return _at_depth(parts, k, share, 0, vector_bytes)
     tried = [_at_depth(parts, k, share, depth, vector_bytes) for depth in range(len(DEPTHS))]
-    enough = [settings for settings, is_enough in tried if is_enough]
+    enough = [settings for settings in tried if settings.is_enough]
     if enough:
         return min(enough, key=lambda settings: settings.microseconds)
-    return max((settings for settings, _ in tried), key=lambda settings: settings.share)
+    return max(tried, key=lambda settings: settings.share)
 
 
 def expected_share(selections: Sequence[Selection], k: int, n_candidates: int | None) -> float | None:
@@ -94,7 +97,9 @@ class _Part(NamedTuple):
     def of(cls, selection: Selection, k: int) -> _Part:
         """Count the rows of a selection."""
         segment, n_visible = selection.segment, selection.n_visible
-        k_there = min(segment.n_rows, -(-k * segment.n_rows // max(1, n_visible)))
+        # On average, the ranks of the k nearest of some rows among all rows are those of the first k_there.
+        k_there = k if n_visible == segment.n_rows else -(-(k + 1) * segment.n_rows // max(1, n_visible)) - 1
+        k_there = min(segment.n_rows, k_there)
         calibration = None if segment.buckets is None else segment.buckets.calibration
         is_filtered = selection.rows is not None or selection.hidden.size > 0
         is_clumped = calibration is not None and is_filtered and segment.buckets.is_clumped(selection.visible_rows())
@@ -109,6 +114,8 @@ class _Part(NamedTuple):
         everything = calibration.everything(self.k, depth, share)
         if by_estimates:
             share = min(share, tuning().explicit_recall * everything.share)
+        if DEPTHS[depth] * self.n_results >= self.n_visible:
+            everything = Setting(None, 1.0)
         if self.is_clumped:
             return Setting(None, calibration.everything(self.n_results, len(DEPTHS) - 1, 0).share)
         if self.selection.rows is not None:  # copies are scanned
@@ -137,8 +144,8 @@ class _Part(NamedTuple):
         return time
 
 
-def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_bytes: int) -> tuple[Settings, bool]:
-    """Return the settings of least effort at a depth, and whether they find the wanted share."""
+def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_bytes: int) -> Settings:
+    """Return the settings of least effort at a depth."""
     limits = tuning()
     n_candidates = max(k, math.ceil(DEPTHS[depth] * k - 1e-9), *(part.least_candidates for part in parts))
     chosen, found, n_visible, is_enough, time = [], 0.0, 0, True, limits.query_us
@@ -150,7 +157,7 @@ def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_b
         if vector_bytes:
             time += 1e-3 * min(n, n_candidates) * (limits.read_vector_ns + limits.read_byte_ns * vector_bytes)
     share = found / n_visible if n_visible else 1.0
-    return Settings(tuple(chosen), n_candidates, share, time, _far(parts)), is_enough
+    return Settings(tuple(chosen), n_candidates, share, time, _far(parts), is_enough)
 
 
 def _far(parts: Sequence[_Part]) -> float:
