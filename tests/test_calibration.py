@@ -114,7 +114,7 @@ def test_tables_of_files_rise():
 class LineTrial:
     """Queries on a line: an effort of e finds rows up to a distance of e."""
 
-    n_queries, most_effort, n_rows = 20, 50, 200
+    n_queries, most_effort, n_rows, deepest = 20, 50, 200, 0
 
     def truth(self, k, n_queries):
         return 50 + np.tile(np.arange(k), (n_queries, 1))

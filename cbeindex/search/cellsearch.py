@@ -88,6 +88,8 @@ class CellSearch:
         vectors = [part.segment.columns["vectors"] for part in self._parts] if plan.rerank == "exact" else []
         self._has_kernel = plan.rerank == "exact" and plan.k <= tuning().most_inserted_results
         self._has_kernel &= all(isinstance(some, np.ndarray) and some.dtype == np.float32 for some in vectors)
+        n_rows = sum(part.segment.n_rows for part in self._parts)
+        self._first_stats = plan.stats(n_rows) | {"visited": 0, "buckets": 0}
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
 
     def _counts(self, part: _Part) -> CellCounts:
@@ -117,7 +119,8 @@ class CellSearch:
             return None
         if queries.ndim not in (1, 2) or queries.shape[-1] != self._dim or queries.size > _MOST_QUERIES * self._dim:
             return None
-        found = self.nearest_of(queries.reshape(-1, self._dim), as_n_threads(n_threads))
+        n_threads = 1 if n_threads is None and queries.ndim == 1 else as_n_threads(n_threads)
+        found = self.nearest_of(queries.reshape(-1, self._dim), n_threads)
         return found.first() if found is not None and queries.ndim == 1 else found
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
@@ -134,7 +137,7 @@ class CellSearch:
                 return None
             _count_visits(stats, found)
             parts.append(TopK(found.distances, found.ids))
-        return SearchResult(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats, None)
+        return SearchResult.of(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats)
 
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
@@ -195,8 +198,7 @@ class CellSearch:
         return np.where(found.ids >= 0, errors, np.float32(np.nan))
 
     def _stats(self) -> dict[str, Any]:
-        n_rows = sum(part.segment.n_rows for part in self._parts)
-        return self._plan.stats(n_rows) | {"visited": 0, "buckets": 0}
+        return self._first_stats.copy()
 
     # --- rows within a radius ---
 

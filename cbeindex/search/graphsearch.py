@@ -83,6 +83,8 @@ class GraphSearch:
         self._by_kernel = plan.rerank != "exact"
         if plan.rerank == "exact" and plan.k <= tuning().most_inserted_results:
             self._by_kernel = all(isinstance(part.segment.columns["vectors"], np.ndarray) for part in self._parts)
+        n_rows = sum(part.segment.n_rows for part in self._parts)
+        self._first_stats = plan.stats(n_rows) | {"visited": 0, "steps": 0}
         self._calls = [self._call(part) for part in self._parts]
 
     def _call(self, part: _Part) -> GraphCall:
@@ -122,7 +124,8 @@ class GraphSearch:
             return None
         if queries.ndim not in (1, 2) or queries.shape[-1] != self._dim or queries.size > _MOST_QUERIES * self._dim:
             return None
-        found = self.nearest_of(queries.reshape(-1, self._dim), as_n_threads(n_threads))
+        n_threads = 1 if n_threads is None and queries.ndim == 1 else as_n_threads(n_threads)
+        found = self.nearest_of(queries.reshape(-1, self._dim), n_threads)
         return found.first() if found is not None and queries.ndim == 1 else found
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
@@ -139,7 +142,7 @@ class GraphSearch:
                 return None
             self._count(stats, found)
             parts.append(TopK(found.distances, found.ids))
-        return SearchResult(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats, None)
+        return SearchResult.of(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats)
 
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
@@ -189,8 +192,7 @@ class GraphSearch:
         return errors
 
     def _stats(self) -> dict[str, Any]:
-        n_rows = sum(part.segment.n_rows for part in self._parts)
-        return self._plan.stats(n_rows) | {"visited": 0, "steps": 0}
+        return self._first_stats.copy()
 
     def _count(self, stats: dict[str, Any], found: GraphFound) -> None:
         """Add what a search has visited to the counts in `stats`."""

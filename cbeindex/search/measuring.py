@@ -28,10 +28,13 @@ class Trial(Protocol):
     n_queries : int
     most_effort : int
         Effort that takes everything.
+    deepest : int
+        Candidates among which nearly all nearest rows are, once they are known.
     """
 
     n_queries: int
     most_effort: int
+    deepest: int
 
     def truth(self, k: int, n_queries: int) -> Rows:
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment."""
@@ -102,7 +105,8 @@ class _Group:
     def try_effort(self, trial: Trial, effort: int) -> bool:
         """Search with an effort; return whether more effort need not be measured."""
         limits, k = tuning(), self.classes[-1]
-        most = max(limits.calibrated_depth_of_k * k, min(int(self._depths.max()), limits.most_calibrated_depth))
+        deep = max(limits.most_calibrated_depth, trial.deepest)
+        most = max(limits.calibrated_depth_of_k * k, min(int(self._depths.max()), deep))
         rows = np.ascontiguousarray(trial.candidates(effort, most, self.n_queries))
         found: Rows = np.empty((self.n_queries, *self._depths.shape), dtype=np.int64)
         kernels.counting.count_found(rows, self._truth, np.array(self.classes), self._depths, self._n_rows, found)

@@ -63,6 +63,7 @@ class BucketTrial(ABC):
     """
 
     most_effort: int
+    deepest: int = 0
     _first: Floats | None = None
 
     def __init__(self, segment: Segment, sample: Sample) -> None:
@@ -99,6 +100,7 @@ class BucketTrial(ABC):
         while True:
             rows = self.candidates(self.most_effort, min(n, n_rows), n_queries)
             near = self._nearest(kept, rows, k)
+            self.deepest = max(self.deepest, n // 2)
             if (
                 n >= min(n_rows, limits.most_true_rows)
                 or _share_among(near, rows[:, n // 2 :], n_rows) <= limits.deep_share
