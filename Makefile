@@ -5,9 +5,9 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types tests tests-uncompiled tests-bounds test-arm coverage fuzz bench clean
+.PHONY: test lint types tests tests-uncompiled tests-bounds tests-oldest test-arm test-wheel coverage fuzz bench clean
 
-test: lint types coverage tests-bounds
+test: lint types coverage tests-bounds test-wheel
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -18,7 +18,7 @@ types: .venv/dev
 	$(BIN)/mypy
 
 tests: .venv/dev
-	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --durations=15 $(COVERAGE)
+	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=15 $(COVERAGE)
 
 # Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev
@@ -27,6 +27,25 @@ tests-uncompiled: .venv/dev
 # The compiled kernels, which index arrays of other types and sizes than plain Python does.
 tests-bounds: .venv/dev
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -q -n 2 -m kernels
+
+# The tests with the oldest releases of numpy, scipy and numba that pyproject.toml allows; TESTS=... some tests.
+tests-oldest: .venv-oldest/dev
+	NUMBA_CACHE_DIR=$(CURDIR)/.venv-oldest/kernels .venv-oldest/bin/python -m pytest -q -n 2 $(TESTS)
+
+.venv-oldest/dev: pyproject.toml tests/oldest.txt
+	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
+	.venv-oldest/bin/python -m pip install --quiet --constraint tests/oldest.txt --editable ".[dev]"
+	touch $@
+
+# The wheel, in an environment that has nothing else: imported with warnings as errors, then the quickstart.
+test-wheel:
+	rm -rf .venv-wheel
+	$(PYTHON) -m venv .venv-wheel
+	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel/dist .
+	.venv-wheel/bin/python -m pip install --quiet .venv-wheel/dist/*.whl
+	cp examples/quickstart.py .venv-wheel/
+	cd .venv-wheel && bin/python -W error -c "import cbeindex, cbeindex.interop" && bin/python -W error quickstart.py
+	cd .venv-wheel && bin/cbeindex --version
 
 # The kernel tests on 64-bit Arm. ARM_PYTHON=... runs another Python for Arm than the emulated one; TESTS=... some tests.
 ARM_PYTHON ?= .venv-arm/python
@@ -54,4 +73,4 @@ bench: .venv/bench
 	touch $@
 
 clean:
-	rm -rf .venv .venv-arm .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report
+	rm -rf .venv .venv-arm .venv-oldest .venv-wheel .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report

@@ -6,7 +6,10 @@ import sys
 from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
-NAMES = ("recall", "promise", "encode", "scan", "kernels", "start", "quality", "buckets", "growth", "files", "paper")
+NAMES = (
+    "recall", "promise", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth",
+    "files", "sharded", "paper",
+)  # fmt: skip
 
 
 def main(arguments: list[str]) -> int:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import importlib
 import pickle
+import threading
 import time
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
@@ -171,6 +172,31 @@ class Adapter(ABC):
     def times(self, setting: Setting) -> dict[str, float]:
         """Search for all queries; return the seconds alone."""
         return {key: value for key, value in self.run(setting).items() if key != "ids"}
+
+    def latencies(self, setting: Setting) -> NDArray[np.float64]:
+        """Search for one query after the other; return the seconds of each."""
+        seconds = np.empty(self.queries.shape[0])
+        for i in range(len(seconds)):
+            start = time.perf_counter()
+            self.search_timed(self.queries[i : i + 1], setting)
+            seconds[i] = time.perf_counter() - start
+        return seconds
+
+    def seconds_on_threads(self, setting: Setting, n_callers: int) -> float:
+        """Search for one query a call, from several threads of Python; return the seconds of all queries together."""
+        numbers = iter(range(self.queries.shape[0]))  # next() is atomic
+
+        def work() -> None:
+            for i in numbers:
+                self.search_timed(self.queries[i : i + 1], setting)
+
+        callers = [threading.Thread(target=work) for _ in range(n_callers)]
+        start = time.perf_counter()
+        for caller in callers:
+            caller.start()
+        for caller in callers:
+            caller.join()
+        return time.perf_counter() - start
 
     def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
         """Return ids, (n_queries, setting.k), and the seconds of encoding and of re-ranking."""

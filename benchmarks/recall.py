@@ -261,6 +261,10 @@ class Match:
             if point.times:
                 log.add("point", **part._asdict(), **as_row(point, self._data.queries.shape[0]))
 
+    def call(self, name: str, method: str, *arguments: Any) -> Any:
+        """Call a method of a contender that is built."""
+        return self._running[name].call(method, *arguments)
+
     def close(self) -> None:
         """End all processes."""
         for process in self._running.values():

@@ -15,7 +15,8 @@ from benchmarks.harness import pin
 from benchmarks.report import Report
 
 USES = {
-    name: f"benchmarks.uses:{name}" for name in ("quickstart", "vectors", "clusters", "substrings", "sparse", "binary")
+    name: f"benchmarks.uses:{name}"
+    for name in ("quickstart", "vectors", "cells", "graph", "clusters", "substrings", "sparse", "binary")
 }
 """Names of uses, and their functions."""
 

@@ -39,6 +39,26 @@ def vectors() -> Use:
     index.range_search(rows[:2], radius=0.9)
 
 
+def cells() -> Use:
+    """Cells of residual codes, with vectors kept."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, vectors="float32", buckets="cells")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
+def graph() -> Use:
+    """A graph of residual codes, with vectors kept."""
+    CBEIndex, rows = _prepared()
+    yield "add"
+    index = CBEIndex(dim=1_000, vectors="float32", buckets="graph")
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+
+
 def clusters() -> Use:
     """Cells of similar codes."""
     CBEIndex, rows = _prepared()
@@ -61,11 +81,14 @@ def substrings() -> Use:
 
 def sparse() -> Use:
     """Sparse rows of many dimensions, kept as they are."""
-    from scipy.sparse import random_array
+    import numpy as np
+    from scipy.sparse import csr_array
 
     from cbeindex import CBEIndex
 
-    rows = random_array((20_000, 25_600), density=0.001, format="csr", dtype="float32", rng=0)
+    rng, shape, n_entries = np.random.default_rng(0), (20_000, 25_600), 512_000
+    places = tuple(rng.integers(0, size, n_entries) for size in shape)
+    rows = csr_array((rng.random(n_entries, dtype=np.float32), places), shape=shape)
     yield "add"
     index = CBEIndex(dim=25_600, n_bits=1_024, vectors="float32")
     index.add(rows)

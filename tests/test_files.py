@@ -709,6 +709,8 @@ GOLDEN = {
         "golden-2-long.cbe",
         "golden-2-cells.cbe",
         "golden-2-graph.cbe",
+        "golden-2-int8.cbe",
+        "golden-2-int4.cbe",
     ),
 }
 EVERY_GOLDEN = [name for names in GOLDEN.values() for name in names]
@@ -763,6 +765,7 @@ class TestGolden:
         make_golden(tmp_path)
         make_golden_cells(tmp_path)
         make_golden_graph(tmp_path)
+        make_golden_levels(tmp_path)
         for name in GOLDEN[VERSION]:
             golden, new = storage.read(DATA / name), storage.read(tmp_path / name)
             assert _without_probes(golden.content) == _without_probes(new.content)
@@ -938,7 +941,23 @@ def make_golden_graph(directory):
     np.savez_compressed(Path(directory, f"{name}.npz"), **told)
 
 
+def make_golden_levels(directory):
+    """Make golden files of kept vectors of 8 bits beside codes and of 4 bits beside cells, and what they answer."""
+    for vectors, options in (("int8", {}), ("int4", {"buckets": "cells", "cell_bits": 1, "metric": "l2"})):
+        name = f"golden-{VERSION}-{vectors}"
+        with small_sizes():
+            index = CBEIndex(DIM, vectors=vectors, seed=4, **options)
+            index.add(some_rows(60), range(1000, 1120, 2))
+            index.save(Path(directory, f"{name}.cbe"))
+            index.add(some_rows(5, seed=9), range(5))
+            index.remove([1004, 1010, 2])
+            index.save()
+            told = {f"{name}.cbe: {key}": value for key, value in golden_answers(index).items()}
+        np.savez_compressed(Path(directory, f"{name}.npz"), **told)
+
+
 if __name__ == "__main__":
     make_golden(DATA)
     make_golden_cells(DATA)
     make_golden_graph(DATA)
+    make_golden_levels(DATA)

@@ -16,7 +16,7 @@ from cbeindex.kernels import asymmetric
 from cbeindex.store.segment import Segment
 from tests import oracles, vector_oracles
 from tests.small import small_buckets, tune
-from tests.vector_oracles import clustered
+from tests.vector_oracles import clustered, sparse_rows
 
 METRIC_NAMES = ("cosine", "l2", "ip")
 # Below and above the dimension, 512 bits (where codes are no longer short) and 1,024 bits (where codes are long and
@@ -553,7 +553,7 @@ class TestSparse:
         np.testing.assert_array_equal(dense(other.get(left)), rows[left])
 
     def test_sparse_vectors_take_little_room(self):
-        rows = scipy.sparse.random_array((200, 5_000), density=1e-3, format="csr", rng=0, dtype=np.float32)
+        rows = sparse_rows(200, 5_000, density=1e-3)
         index = CBEIndex(5_000, 128, vectors="float32").fit(rows)
         index.add(rows)
         # Five values a row, each with its place, and where the row begins; dense ones would take 4 MB.
@@ -564,7 +564,7 @@ class TestSparse:
         """Fits on its first rows, of which there are as few as allowed."""
         tune(monkeypatch, first_bytes=2**12)
         dim = 2**17
-        rows = scipy.sparse.random_array((50, dim), density=1e-3, format="csr", rng=0, dtype=np.float32)
+        rows = sparse_rows(50, dim, density=1e-3)
         index = CBEIndex(dim, 256)
         index.add(rows[:31])
         assert not index.is_fitted
@@ -961,7 +961,7 @@ def test_the_first_bad_query_is_named_on_any_number_of_threads():
 
 def test_removed_rows_do_not_make_the_others_longer():
     """Candidates with few entries are read without estimates; those of removed rows do not count for others."""
-    rows = scipy.sparse.random_array((400, 3_000), density=0.03, rng=0, dtype=np.float32, format="csr")
+    rows = sparse_rows(400, 3_000, density=0.03)
     index = CBEIndex(3_000, 64, vectors="float32").fit(rows)
     index.add(rows)
     assert index.search(rows[-1:], 1, "scan", "exact", n_candidates=16).stats["vectors_read"] == 16

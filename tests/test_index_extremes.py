@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from scipy import sparse
 
-from cbeindex import BinaryIndex, CBEIndex
+from cbeindex import BinaryIndex, CBEIndex, CirculantEncoder
 from cbeindex.distances.metrics import METRICS
 
 
@@ -111,3 +111,29 @@ def test_long_vectors_do_not_carry_the_centre_away(data, metric, convert):
     plain.add(X)
     # Codes of 16 bits a dimension find nine of ten; a tenth of them is five times the standard error of the difference.
     assert found(index, X, Q, metric) > found(plain, X, Q, metric) - 0.1
+
+
+def test_rows_whose_estimates_leave_float32_are_refused():
+    """What `verify` would refuse must not be added: here offsets of 1e40, by an encoder of a large scale."""
+    encoder = CirculantEncoder(8).fit(np.eye(8, dtype=np.float32))
+
+    class Shrinking:
+        dim, n_bits, centre, is_fitted = 8, 8, encoder.centre, True
+        scale, scale_variance, overlap = 1e9, 0.0, 1.0
+
+        def fit(self, X):
+            return self
+
+        def project(self, X, n_threads=1):
+            return encoder.project(X, n_threads=n_threads)
+
+        def encode(self, X, n_threads=1):
+            return encoder.encode(X, n_threads=n_threads)
+
+    index = CBEIndex(8, encoder=Shrinking(), metric="l2", vectors=None, buckets=None)
+    index.add(np.ones((3, 8), dtype=np.float32))
+    rows = np.ones((4, 8), dtype=np.float32)
+    rows[2] = 1e15
+    with pytest.raises(ValueError, match="estimates within float32 by this encoder, row 2 has offsets beyond it"):
+        index.add(rows)
+    assert len(index) == 3

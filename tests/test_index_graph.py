@@ -291,6 +291,22 @@ def test_neighbours_that_do_not_exist_are_never_followed(saved, section, value):
         CBEIndex.load(saved).search(some_vectors(4, seed=1), 5, n_probes=ALL)
 
 
+@pytest.mark.parametrize("value", [np.nan, np.inf, 1e38])
+def test_vertices_of_any_value_are_not_made_to_graphs_again(tmp_path, value):
+    an_index(90, metric="l2").save(tmp_path / "graph.cbe")
+    start = buckets_of(CBEIndex.load(tmp_path / "graph.cbe"))[0].codec.shape.vertex_at
+
+    def edit(array):
+        array[5, start : start + 4].view("<f4")[:] = value
+
+    change(tmp_path / "graph.cbe", "records", edit)
+    index = CBEIndex.load(tmp_path / "graph.cbe")
+    index.remove([0])
+    with pytest.raises(CorruptIndexFileError, match="vertices must have norms up to"):
+        index.compact()
+    assert len(index) == 89
+
+
 @pytest.mark.kernels
 @pytest.mark.parametrize("place", [0, 128, 384, 388, 392])
 def test_numbers_are_verified_and_searched_without_harm(saved, place):

@@ -95,6 +95,16 @@ def test_kernels_compile_where_no_directory_can_be_written(monkeypatch):
     assert [warning.filename for warning in warned] == [__file__]
 
 
+@compiled
+def test_no_folder_is_made_where_there_is_no_home(package):
+    """Numba takes "~" for a directory if nothing says where the home of the user is."""
+    (package / "kernels" / "__pycache__").write_text("a file, so that no directory can be made here")
+    import_only = "import warnings; warnings.simplefilter('ignore'); import cbeindex.kernels.kernel_of_test"
+    before = sorted(path.name for path in package.parent.iterdir())
+    run(package, import_only, HOME="~", XDG_CACHE_HOME="~/.cache")
+    assert sorted(path.name for path in package.parent.iterdir()) == before
+
+
 def refuse(self):
     raise PermissionError
 
@@ -152,6 +162,7 @@ def test_numba_has_the_internals_that_the_cache_extends():
     numpy itself. The intrinsics (popcount, prefetch, lanes) are compared with numpy by tests of their own.
     """
     kernel = jit.njit(cache=True, nogil=True)(double)
+    assert any("UserWide" in kind.__name__ for kind in caching.CacheImpl._locator_classes)
     assert isinstance(kernel._cache, caching.FunctionCache)
     assert isinstance(kernel._cache._cache_file, caching.IndexDataCacheFile)
     assert kernel._cache._cache_file._source_stamp[1] == jit.sources_hash()

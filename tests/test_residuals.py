@@ -36,11 +36,23 @@ def encoded(rows, centres, bits, width):
     return codes, chosen, sums
 
 
-def levels_of(residuals, bits):
+def levels_of(residuals, bits, share=1.0):
     """Levels of residuals, each as wide as a share of the root mean square."""
-    steps = WIDTHS[bits] * np.sqrt((residuals**2).mean(axis=1, keepdims=True))
+    steps = share * WIDTHS[bits] * np.sqrt((residuals**2).mean(axis=1, keepdims=True))
     scaled = np.divide(residuals, steps, out=np.zeros_like(residuals), where=steps > 0)
     return np.clip(np.floor(scaled) + 2 ** (bits - 1), 0, 2**bits - 1)
+
+
+def fit_of(residuals, values):
+    """Squared cosine of residuals with values, times the square of the residuals."""
+    squares = (values**2).sum(axis=1)
+    return np.divide((residuals * values).sum(axis=1) ** 2, squares, out=np.zeros(len(values)), where=squares > 0)
+
+
+def unpacked(codes, bits, n):
+    """Levels of codes."""
+    parts = [(codes >> (bits * i)) & (2**bits - 1) for i in range(8 // bits)]
+    return np.stack(parts, axis=2).reshape(len(codes), -1)[:, :n]
 
 
 shapes = st.tuples(st.integers(0, 9), st.integers(1, 20), st.sampled_from([1, 3, 8, 17, 64, 100]), st.integers(1, 5))
@@ -56,9 +68,15 @@ def test_rows_are_quantised_relative_to_the_nearest_centre(shape, bits):
     # The kernel compares products in float32: of centres as near as rounding allows, it may take either.
     np.testing.assert_allclose(apart[np.arange(len(rows)), chosen], apart.min(axis=1), atol=1e-4)
     residuals = (rows - centres[chosen]).astype(np.float64)
-    levels = levels_of(residuals, bits)
-    values, at = values_of_levels(levels, bits), centres[chosen].astype(np.float64)
-    np.testing.assert_array_equal(codes, pack_levels(levels.astype(np.uint8), bits))
+    levels = unpacked(codes, bits, rows.shape[1])
+    values, at = values_of_levels(levels.astype(np.float64), bits), centres[chosen].astype(np.float64)
+    np.testing.assert_array_equal(codes, pack_levels(levels, bits))
+    if bits < 4:
+        np.testing.assert_array_equal(levels, levels_of(residuals, bits))
+    for share in 1.35 / 1.12 ** np.arange(7 if bits == 4 else 0):
+        tried = values_of_levels(levels_of(residuals, bits, share), bits)
+        # The kernel compares sums of float32, and takes either of widths that are as good up to their rounding.
+        assert (fit_of(residuals, values) >= fit_of(residuals, tried) * (1 - 1e-5) - 1e-12).all()
     expected = [residuals**2, residuals * values, values**2, at * values, at * residuals]
     # Sums of up to 100 terms of order 10 in float64, of which one is rounded to float32.
     np.testing.assert_allclose(sums, np.stack([terms.sum(axis=1) for terms in expected], axis=1), rtol=1e-5, atol=1e-4)
@@ -82,7 +100,8 @@ def test_decoded_rows_have_the_direction_of_their_levels_and_the_length_of_their
     decode_rows(column, which, rows.shape[1], bits, centres, decoded)
     at = centres[column[which, -1]]
     residuals = (rows[which] - at).astype(np.float64)
-    values = values_of_levels(levels_of(residuals, bits), bits)
+    levels = unpacked(column[which, : -(-rows.shape[1] * bits // 8)], bits, rows.shape[1])
+    values = values_of_levels(levels.astype(np.float64), bits)
     lengths = np.sqrt((residuals**2).sum(axis=1) / (values**2).sum(axis=1))[:, np.newaxis]
     np.testing.assert_allclose(decoded, (at + lengths * values)[:, :width], rtol=1e-5, atol=1e-5)
 

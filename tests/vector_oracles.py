@@ -1,8 +1,17 @@
 """Naive counterparts of what the vector index computes: float64, explicit matrices and plain loops."""
 
 import numpy as np
+from scipy import sparse
 
 from tests import oracles
+
+
+def sparse_rows(n_rows, dim, density, seed=0):
+    """CSR rows of float32 with values at random places, alike for all releases of scipy."""
+    rng = np.random.default_rng(seed)
+    places = rng.choice(n_rows * dim, int(density * n_rows * dim), replace=False)
+    values = rng.random(len(places), dtype=np.float32)
+    return sparse.csr_array((values, np.divmod(places, dim)), shape=(n_rows, dim))
 
 
 def distances(metric, queries, vectors):

@@ -13,6 +13,7 @@ from benchmarks import isa
 from benchmarks.adapter import Adapter, Task
 
 REGISTRY = {
+    "cbeindex-graph": "benchmarks.contenders.ours:Graph",
     "cbeindex-cells": "benchmarks.contenders.ours:Cells",
     "cbeindex": "benchmarks.contenders.ours:Clusters",
     "cbeindex-hamming": "benchmarks.contenders.ours:ClustersHamming",

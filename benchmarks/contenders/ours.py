@@ -6,11 +6,12 @@ import math
 from typing import Any, ClassVar
 
 from benchmarks.adapter import Adapter, Ids, Setting, Task
-from benchmarks.contenders.sizes import probes
+from benchmarks.chase import seconds_of_step
+from benchmarks.contenders.sizes import BEAMS, probes
 from cbeindex import CBEIndex
 
-# Rows of an index that is made before the clock runs: enough for buckets of every kind.
-_N_WARM_UP = 5_000
+# Rows of an index that is made before the clock runs: enough to be fitted, and for buckets of every kind.
+_N_WARM_UP = 9_000
 
 
 class Ours(Adapter):
@@ -85,6 +86,28 @@ class Cells(Ours):
         """Re-rank few rows: what is found depends on the probes, and depths beyond the default gain nothing."""
         few = [depth for depth in (12, 15, 20, 30, 40, 60, 100) if n_true <= depth <= task.n_rows]
         return super().sweeps(task, few, k, n_true)
+
+
+class Graph(Ours):
+    """CBEIndex with a graph of residual codes; its parameter is the width of the beam."""
+
+    buckets, mode, parameter_name, kinds, has_own_depth = "graph", "buckets", "n_probes", ("exact",), True
+    has_default_bits = True
+
+    @classmethod
+    def parameters(cls, task: Task) -> tuple[int | None, ...]:
+        return BEAMS
+
+    def reads(self, setting: Setting) -> dict[str, float]:
+        """Return what a query reads, on average, and the seconds that memory alone takes for the steps."""
+        n, stats = len(self.queries), self.index.stats()
+        counts = self.index.search(
+            self.queries, setting.k, self.mode, n_candidates=setting.depth, n_probes=setting.parameter
+        ).stats
+        steps, vectors = counts.get("steps", 0) / n, counts.get("vectors_read", 0) / n
+        n_bytes = steps * stats["record_bytes"] + vectors * 4 * self.task.dim
+        seconds = steps * seconds_of_step(self.task.n_rows, stats["record_bytes"])
+        return {"steps": steps, "vectors": vectors, "bytes": n_bytes, "seconds": seconds}
 
 
 class ClustersHamming(Clusters):

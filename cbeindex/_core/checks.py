@@ -132,6 +132,19 @@ def as_choice(value: Any, name: str, choices: tuple[str, ...]) -> str:
     return value
 
 
+def as_missing(value: Any) -> bool:
+    """Return whether ids that are not in the index are ignored, from the argument `missing`."""
+    return as_choice(value, "missing", ("raise", "ignore")) == "ignore"
+
+
+def dtype_name(value: Any) -> Any:
+    """Return the name of a numpy dtype or scalar type, "float32" for True, None for False, and other values as is."""
+    if isinstance(value, (bool, np.bool_)):
+        return "float32" if value else None
+    is_dtype = isinstance(value, np.dtype) or (isinstance(value, type) and issubclass(value, np.generic))
+    return np.dtype(value).name if is_dtype else value
+
+
 def as_array(arrays: Arrays, name: str, dtype: Any, shape: tuple[int | None, ...]) -> NDArray[Any]:
     """Return a copy of `arrays[name]` if it has this dtype and shape, where None stands for any size."""
     array = arrays[name]

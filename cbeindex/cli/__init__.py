@@ -1,4 +1,4 @@
-"""The command line: `cbeindex build`, `search`, `info` and `verify`. Each command is a module."""
+"""The command line: `cbeindex build`, `search`, `info`, `verify` and `shard`. Each command is a module."""
 
 from .app import main
 

@@ -13,7 +13,7 @@ from typing import TextIO
 
 from .. import __version__
 from ..errors import IndexFileError
-from . import build, info, search, verify
+from . import build, info, search, shard, verify
 from .arguments import Parser
 
 # Exit codes of a shell for processes that SIGPIPE and SIGINT have ended.
@@ -28,7 +28,8 @@ embedding.
   cbeindex build index.cbe vectors.npy     build an index of vectors
   cbeindex search index.cbe queries.npy    find the nearest vectors
   cbeindex info index.cbe                  describe an index file
-  cbeindex verify index.cbe                check every byte of an index file"""
+  cbeindex verify index.cbe                check every byte of an index file
+  cbeindex shard build folder vectors.npy  build an index in shards, on Ray"""
 
 _EPILOG = """\
 `cbeindex COMMAND --help` describes a command.
@@ -90,7 +91,7 @@ def _parser() -> Parser:
     parser = Parser(prog="cbeindex", description=_HELP, epilog=_EPILOG)
     parser.add_argument("--version", action="version", version=f"cbeindex {__version__}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (build, search, info, verify):
+    for command in (build, search, info, verify, shard):
         command.add_parser(commands)
     return parser
 

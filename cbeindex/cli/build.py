@@ -25,16 +25,18 @@ from .._core.tuning import tuning
 from .._core.typing import Ids
 from ..data.codes import n_words
 from ..data.ids import as_ids
+from ..data.inputs import Inputs
 from ..data.source import is_sparse
 from ..data.vectorfiles import open_vectors
-from ..distances.metrics import METRICS
+from ..distances.kept import KINDS_OF_VECTORS
+from ..distances.keptcodec import KEPT_BITS
+from ..distances.metrics import METRIC_ALIASES, METRICS
 from ..encoders import KINDS as ENCODERS
 from ..errors import NotAnIndexFileError
 from ..search.buckets import KINDS as BUCKETS
 from ..storage import container
 from ..storage.layout import MAGIC
 from .arguments import FORMATS, count
-from .inputs import Inputs
 from .output import exiting_on_signals, size_text, temporary_folder
 
 _HELP = """\
@@ -76,23 +78,30 @@ def add_parser(commands: Any) -> None:
 def _add_arguments(add: Callable[..., object]) -> None:
     add("out", metavar="OUT", help="the index file to create")
     add("files", metavar="VECTORS", nargs="+", help="files of vectors, all of the same length")
+    add_index_arguments(add)
+    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
+    add("--force", action="store_true", help="replace OUT if it is an index file")
+
+
+def add_index_arguments(add: Callable[..., object]) -> None:
+    """Add the arguments that say which index is built, and of what."""
     add("--key", help="array of .npz files to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
-    add("--metric", choices=tuple(METRICS), default="cosine", help="distance between vectors (default: cosine)")
+    metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
+    add("--metric", choices=(*METRICS, *METRIC_ALIASES), metavar="NAME", default="cosine", help=metric_help)
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
-    vectors_help = "keep the vectors beside their codes, for exact distances (default: codes only)"
-    add("--vectors", dest="kept", choices=("float32", "float16"), help=vectors_help)
+    vectors_help = """keep the vectors beside their codes: float32 and float16 for exact distances, int8 and int4 (8 and
+        4 bits a value) for better estimates, auto for int8, or float32 if they are sparse (default: codes only)"""
+    add("--vectors", dest="kept", choices=KINDS_OF_VECTORS, help=vectors_help)
     buckets_help = """cells or clusters: scan only the nearest cells, for large indexes; substrings: find near
         duplicates fast (default: scan all codes)"""
     add("--buckets", choices=("auto", *BUCKETS), help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     add("--ids", metavar="FILE.npy", help="unique non-negative integers, one per vector")
-    add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
     sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
         fit in {size_text(tuning().cli_sample_bytes)})"""
     add("--sample", type=count(2), metavar="N", help=sample_help)
-    add("--force", action="store_true", help="replace OUT if it is an index file")
     add("--quiet", action="store_true", help="print neither progress nor a summary")
 
 
@@ -116,20 +125,12 @@ def _build(
     arguments: argparse.Namespace, inputs: Inputs, path: Path, exit_if_signalled: Callable[[], None]
 ) -> CBEIndex:
     """Build the index, with a temporary file at `path` for rows that memory should not hold."""
-    ids = None if arguments.ids is None else _read_ids(arguments.ids, inputs.n_rows)
-    index = CBEIndex(
-        inputs.dim,
-        arguments.bits,
-        metric=arguments.metric,
-        encoder=arguments.encoder,
-        vectors=arguments.kept,
-        buckets=arguments.buckets,
-        seed=arguments.seed,
-    )
+    ids = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
+    index = CBEIndex(inputs.dim, **index_arguments(arguments))
     _fit(index, inputs, arguments.sample, arguments.seed)
     n_unsaved = 0
     row_bytes = 8 * n_words(index.n_bits) + 32  # code, id and scalars
-    with _progress(inputs.n_rows, arguments.quiet) as advance:
+    with progress(inputs.n_rows, arguments.quiet) as advance:
         for rows, block in inputs.blocks(row_bytes):
             with inputs.locating(rows):
                 index.add(block, None if ids is None else ids[rows.start : rows.stop], n_threads=arguments.threads)
@@ -141,6 +142,18 @@ def _build(
     if index.path is not None and n_unsaved:
         index = _spilled(index, path)
     return index
+
+
+def index_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `CBEIndex` after `dim`."""
+    return {
+        "n_bits": arguments.bits,
+        "metric": arguments.metric,
+        "encoder": arguments.encoder,
+        "vectors": arguments.kept,
+        "buckets": arguments.buckets,
+        "seed": arguments.seed,
+    }
 
 
 def _check_target(out: Path, force: bool) -> None:
@@ -156,7 +169,7 @@ def _check_target(out: Path, force: bool) -> None:
     raise NotAnIndexFileError(f"{out}: not an index file, so it is not replaced; remove it first")
 
 
-def _read_ids(path: str, n: int) -> Ids:
+def read_ids(path: str, n: int) -> Ids:
     """Read one id for each of `n` rows."""
     values = open_vectors(path)
     if is_sparse(values) or min(values.shape) != 1:
@@ -168,12 +181,7 @@ def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> No
     """Fit an index to a random sample. The first rows would be a bad sample of a sorted file."""
     if inputs.n_rows < 2:
         return
-    if n_sample is None:
-        constants = tuning()
-        n_affordable = int(constants.cli_sample_bytes / max(1, inputs.row_bytes))
-        n_sample = max(constants.cli_least_sample_rows, min(constants.cli_sample_rows, n_affordable))
-    rng = np.random.default_rng(seed)
-    rows = np.sort(rng.choice(inputs.n_rows, min(n_sample, inputs.n_rows), replace=False, shuffle=False))
+    rows = inputs.sample_rows(n_sample, seed)
     sample = inputs.take(rows)
     with inputs.locating(rows):
         index.fit(sample)
@@ -183,6 +191,8 @@ def _vector_bytes(block: Any, kept: str | None) -> int:
     """Return the bytes that the vectors of a block take in the index."""
     if kept is None:
         return 0
+    if kept in KEPT_BITS:
+        return int(np.prod(block.shape) * KEPT_BITS[kept] // 8)
     n_bytes = np.dtype(kept).itemsize
     return int(block.nnz * (n_bytes + 4) if is_sparse(block) else block.size * n_bytes)
 
@@ -205,7 +215,7 @@ def _move_into_place(index: CBEIndex, out: Path) -> None:
 
 
 @contextmanager
-def _progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
+def progress(total: int, quiet: bool) -> Iterator[Callable[[int], object]]:
     """Yield a function that reports vectors as done: by a tqdm bar, or by lines where tqdm is not installed."""
     if quiet or not sys.stderr.isatty():
         yield lambda n: None

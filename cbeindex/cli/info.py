@@ -40,7 +40,7 @@ def _lines(about: dict[str, Any]) -> dict[str, Any]:
     lines = {"dimensions": about["dim"]} if "dim" in about else {}
     lines["bits"] = about["n_bits"]
     if "dim" in about:
-        form = "sparse " if about["sparse"] else ""
+        form = "sparse " if about["sparse"] and str(about["vectors"]).startswith("float") else ""
         lines |= {
             "metric": about["metric"],
             "encoder": about["encoder"] if about["fitted"] else f"{about['encoder']}, not fitted yet",

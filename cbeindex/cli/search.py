@@ -11,14 +11,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .. import CBEIndex
+from .. import BinaryIndex
 from .._core.tuning import tuning
-from ..data.codes import n_bytes
+from ..data.inputs import Inputs
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
 from .arguments import FORMATS, count, share
 from .info import open_index
-from .inputs import Inputs
 from .output import exiting_on_signals, temporary_folder
 
 _HELP = """\
@@ -64,6 +63,11 @@ def add_parser(commands: Any) -> None:
 
 def _add_arguments(add: Callable[..., object]) -> None:
     add("file", metavar="FILE", help="an index file")
+    add_search_arguments(add)
+
+
+def add_search_arguments(add: Callable[..., object]) -> None:
+    """Add the arguments that say what is searched for, and how."""
     add("queries", metavar="QUERIES", help="a file of vectors, or of packed codes")
     add("-k", type=count(1), default=10, metavar="K", help="results per query (default: 10)")
     add("--key", help="array of an .npz file to use")
@@ -87,21 +91,37 @@ def _add_arguments(add: Callable[..., object]) -> None:
 
 def _run(arguments: argparse.Namespace) -> None:
     index = open_index(arguments.file)
-    options = {"mode": arguments.mode, "n_probes": arguments.n_probes, "n_threads": arguments.threads}
-    if isinstance(index, CBEIndex):
-        options["rerank"] = None if arguments.rerank == "none" else arguments.rerank or "auto"
-        options |= {"n_candidates": arguments.n_candidates, "recall": arguments.recall}
-    elif arguments.recall is not None:
-        raise ValueError(f"{arguments.file} is an index of binary codes, whose searches have no recall to choose")
-    elif arguments.rerank not in (None, "none") or arguments.n_candidates is not None:
-        raise ValueError(f"{arguments.file} is an index of binary codes, which cannot be re-ranked")
+    options = search_options(arguments)
+    if isinstance(index, BinaryIndex):
+        if arguments.recall is not None:
+            raise ValueError(f"{arguments.file} is an index of binary codes, whose searches have no recall to choose")
+        if arguments.rerank not in (None, "none") or arguments.n_candidates is not None:
+            raise ValueError(f"{arguments.file} is an index of binary codes, which cannot be re-ranked")
+        del options["rerank"], options["n_candidates"], options["recall"]
+    write_results(index, arguments, options, [arguments.queries, arguments.file])
+
+
+def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
+    """Return the arguments of `CBEIndex.search` after `k`."""
+    return {
+        "mode": arguments.mode,
+        "n_probes": arguments.n_probes,
+        "n_threads": arguments.threads,
+        "rerank": None if arguments.rerank == "none" else arguments.rerank or "auto",
+        "n_candidates": arguments.n_candidates,
+        "recall": arguments.recall,
+    }
+
+
+def write_results(index: Any, arguments: argparse.Namespace, options: dict[str, Any], files: list[str]) -> None:
+    """Search for all queries, and print the results, or write them to a file that is none of `files`."""
     if arguments.json and arguments.output is not None:
         raise ValueError("--json prints results and --output writes them to a file: give only one of them")
     inputs = Inputs([arguments.queries], arguments.key)
     _check_queries(index, inputs.open(0), arguments.queries)
     results = _search(index, inputs, arguments.k, options)
     if arguments.output is not None:
-        _write(results, arguments)
+        _write(results, arguments, files)
         return
     for some in results:
         _print(some, arguments.json)
@@ -109,10 +129,10 @@ def _run(arguments: argparse.Namespace) -> None:
 
 def _check_queries(index: Any, queries: Any, path: str) -> None:
     """Raise an error that names the file if its queries have a wrong dtype or width."""
-    if isinstance(index, CBEIndex):
-        VectorSource(queries, index.dim, path)
+    if isinstance(index, BinaryIndex):
+        as_codes(queries, index.n_bits, path)
     else:
-        as_codes(queries, n_bytes(index.n_bits), path)
+        VectorSource(queries, index.dim, path)
 
 
 def _search(index: Any, inputs: Inputs, k: int, options: dict[str, Any]) -> Iterator[_Results]:
@@ -123,12 +143,12 @@ def _search(index: Any, inputs: Inputs, k: int, options: dict[str, Any]) -> Iter
         yield _Results(rows, distances, ids)
 
 
-def _write(results: Iterator[_Results], arguments: argparse.Namespace) -> None:
+def _write(results: Iterator[_Results], arguments: argparse.Namespace, files: list[str]) -> None:
     """Write all results to an .npz file, which appears when it is complete."""
     out = Path(os.path.realpath(arguments.output))
     if out.suffix != ".npz":
         raise ValueError(f"argument --output: must end in .npz, got {arguments.output}")
-    if out.exists() and any(out.samefile(path) for path in (arguments.queries, arguments.file)):
+    if out.exists() and any(out.samefile(path) for path in files):
         raise ValueError(f"argument --output: {arguments.output} must not be an input file")
     with exiting_on_signals() as exit_if_signalled, temporary_folder(out, arguments.output) as folder:
         found = []

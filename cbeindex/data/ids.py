@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from collections.abc import Set, ValuesView
 from typing import Any
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from .._core.typing import Ids
+
+# Messages name up to this many ids.
+_MOST_NAMED = 100
 
 
 def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) -> Ids:
@@ -15,7 +19,7 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
 
     With `n`, there must be `n` unique ids. Negative ids are an error, unless the ids may be `unknown` to the index.
     """
-    array = np.asarray(ids)
+    array = listed(ids)
     if array.size == 0:
         array = array.astype(np.int64)
     if array.dtype.kind not in "iu":
@@ -33,6 +37,26 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
         if twice.size:
             raise ValueError(f"{name} must not repeat, {twice[0]} does")
     return result
+
+
+def listed(ids: Any, ordered_for: str | None = None) -> NDArray[Any]:
+    """Return ids as an array, also those of sets and of the views of a dictionary.
+
+    With `ordered_for`, the name of the argument, sets are an error: each id belongs to a row, and sets have no order.
+    """
+    if isinstance(ids, np.ndarray):
+        return ids
+    if ordered_for and isinstance(ids, set | frozenset):
+        raise TypeError(f"{ordered_for} must be in the order of the rows, got a {type(ids).__name__}")
+    return np.asarray(list(ids) if isinstance(ids, Set | ValuesView) else ids)
+
+
+def missing_text(missing: Ids) -> str:
+    """Say which ids are not in the index: all of them, up to a hundred."""
+    if len(missing) == 1:
+        return f"id {missing[0]} is not in the index"
+    more = f" and {len(missing) - _MOST_NAMED:,} more" if len(missing) > _MOST_NAMED else ""
+    return f"ids {', '.join(map(str, missing[:_MOST_NAMED]))}{more} are not in the index"
 
 
 def as_filter(ids: ArrayLike | None, name: str) -> Ids | None:

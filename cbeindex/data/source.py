@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from .._core.typing import CodeBytes, Mask, Vectors
+from .codes import n_bytes
 from .sparserows import SparseRows, VectorRows
 
 Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
@@ -226,15 +227,18 @@ def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int6
     return array.astype(np.int64)
 
 
-def as_codes(codes: ArrayLike, width: int, name: str) -> tuple[CodeBytes, bool]:
-    """Return packed codes as uint8 of shape (n, width), and whether a single code was passed as a 1-D array."""
-    array = np.asarray(codes)
+def as_codes(codes: ArrayLike, n_bits: int, name: str) -> tuple[CodeBytes, bool]:
+    """Return packed codes as uint8 of shape (n, n_bytes), and whether a single code was passed as a 1-D array."""
+    array, width = np.asarray(codes), n_bytes(n_bits)
+    columns = "cbeindex.interop.codes_from(bits, packed=False) packs 0s and 1s, one per column"
+    if array.dtype == np.int8 and array.shape[-1:] == (width,):
+        hint = "cbeindex.interop.codes_from(codes, signed=True) reads codes of signed bytes"
+        raise TypeError(f"{name} must be packed bits of dtype uint8, got int8; {hint}")
     if array.dtype != np.uint8:
-        raise TypeError(
-            f"{name} must be packed bits of dtype uint8, got {array.dtype}; pack 0s and 1s, one per column, with "
-            'np.packbits(bits, axis=1, bitorder="little"), and convert words with words.view(np.uint8)'
-        )
+        hint = f"{columns}, and words.view(np.uint8) converts words"
+        raise TypeError(f"{name} must be packed bits of dtype uint8, got {array.dtype}; {hint}")
     is_single = array.ndim == 1
     if array.ndim not in (1, 2) or array.shape[-1] != width:
-        raise ValueError(f"{name} must have shape (n, {width}) or ({width},), got {array.shape}")
+        hint = f"; {columns}" if array.shape[-1:] == (n_bits,) else ""
+        raise ValueError(f"{name} must have shape (n, {width}) or ({width},), got {array.shape}{hint}")
     return array[np.newaxis] if is_single else array, is_single

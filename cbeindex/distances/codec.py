@@ -14,9 +14,11 @@ from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..encoders import CirculantEncoder, Encoder
 from ..encoders.foreign import compute_rows, encode_rows, project_rows
-from .estimator import EncodedQueries, Geometry, scalars_of
+from .estimator import LARGEST_SCALARS, EncodedQueries, Geometry, scalars_of
+from .keptcodec import KeptCodec
 from .metrics import Metric
 from .residuals import ResidualCodec
+from .rotations import loses_nothing
 from .vertices import VertexCodec
 
 
@@ -34,6 +36,8 @@ class Codec:
         Makes residual codes beside Hamming codes.
     vertices : VertexCodec, or None
         Makes vertices of a graph beside Hamming codes.
+    kept : KeptCodec, VertexCodec or None
+        Makes kept vectors of 4 or 8 bits: in a column of their own, in residual codes of cells, or in vertices.
     """
 
     encoder: Encoder
@@ -41,6 +45,12 @@ class Codec:
     metric: Metric
     residuals: ResidualCodec | None = None
     vertices: VertexCodec | None = None
+    kept: KeptCodec | VertexCodec | None = None
+
+    @property
+    def rows_of_levels(self) -> KeptCodec | None:
+        """The codec of kept vectors of 4 or 8 bits that have a column of their own."""
+        return self.kept if isinstance(self.kept, KeptCodec) and not self.kept.in_cells else None
 
     @classmethod
     def of(cls, encoder: Encoder, metric: Metric) -> Codec:
@@ -49,16 +59,21 @@ class Codec:
 
     def encode_rows(self, source: VectorSource, first: int, prepared: VectorRows) -> tuple[Codes, Arrays]:
         """Return codes and columns of rows of `source` from row `first` on that were prepared by the metric."""
-        rows = source.part(first, prepared)
-        if self.residuals is None:
+        rows, kept, projections = source.part(first, prepared), self.rows_of_levels, None
+        if self.residuals is not None or (kept is not None and kept.is_shared):
+            projections, codes, sums = compute_rows(self.encoder, rows, 1)
+        else:
             codes, sums = encode_rows(self.encoder, rows, 1)
-            columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
-            if self.vertices is not None:
-                columns["vertices"] = self.vertices.encode(rows, prepared)
-            return codes, columns
-        projections, codes, sums = compute_rows(self.encoder, rows, 1)
         columns = scalars_of(prepared, sums, self.encoder.n_bits, self.geometry, self.metric)
-        return codes, columns | {"residuals": self.residuals.encode(prepared, projections)}
+        _check_scalars(source, first, columns)
+        if self.residuals is not None:
+            assert projections is not None
+            columns["residuals"] = self.residuals.encode(prepared, projections)
+        if self.vertices is not None:
+            columns["vertices"] = self.vertices.encode(rows, prepared)
+        if kept is not None:
+            columns["vectors"] = kept.encode(rows, prepared, projections)
+        return codes, columns
 
     def project_queries(self, source: VectorSource, first: int, prepared: VectorRows, n_threads: int) -> Projections:
         """Project queries of `source` from query `first` on that were prepared by the metric."""
@@ -80,10 +95,37 @@ class Codec:
         """Return a codec that makes residual codes too, relative to given centres."""
         return replace(self, residuals=ResidualCodec(centres, bits, self.metric, self.geometry, self.mean()))
 
-    def with_vertices(self) -> Codec:
+    def with_vertices(self, n_bits: int) -> Codec:
         """Return a codec that makes vertices of a graph too, by a rotation of its own around the same centre."""
         centre, seed = self.geometry.centre, getattr(self.encoder, "seed", 0)
-        return replace(self, vertices=VertexCodec.of(centre, self.encoder.n_bits, seed, self.metric))
+        return replace(self, vertices=VertexCodec.of(centre, n_bits, seed, self.metric))
+
+    def with_kept(self, bits: int, in_cells: bool, centres: Floats | None = None) -> Codec:
+        """Return a codec that keeps vectors of 4 or 8 bits too, with given centres or those of cells if they fit."""
+        if self.vertices is not None:
+            return replace(self, kept=self.vertices)
+        if centres is None and self.shares_centres:
+            assert self.residuals is not None
+            centres = self.residuals.centres
+        kept = KeptCodec.of(self.encoder, self.geometry, self.metric, bits, centres)
+        if in_cells:
+            assert self.residuals is not None
+            kept = replace(kept, residuals=self.residuals, in_cells=True)
+        return replace(self, kept=kept)
+
+    @property
+    def shares_centres(self) -> bool:
+        """Whether the centres of cells are those of kept vectors of 4 or 8 bits: both are of the same projections."""
+        return (
+            self.residuals is not None
+            and loses_nothing(self.encoder)
+            and self.encoder.n_bits == getattr(self.encoder, "length", None)
+        )
+
+    def with_kept_of(self, sample: VectorRows) -> Codec:
+        """Return a codec whose kept vectors have centres of a prepared sample, unless cells or a graph have theirs."""
+        kept = self.rows_of_levels
+        return self if kept is None or self.shares_centres else replace(self, kept=kept.fitted(sample))
 
     def mean(self) -> Floats:
         """Return the projections of the centre of the encoder from the origin."""
@@ -109,3 +151,12 @@ class Codec:
         if not with_estimates:
             return EncodedQueries.of_codes(projections, with_margins=with_margins)
         return EncodedQueries.of(prepared, projections, self.geometry, self.metric, with_margins=with_margins)
+
+
+def _check_scalars(source: VectorSource, first: int, columns: Arrays) -> None:
+    """Raise ValueError if a row from row `first` of `source` on has scalars that an index file must not hold."""
+    for name, largest in LARGEST_SCALARS.items():
+        is_bad = ~(np.abs(columns[name]) <= largest)
+        if is_bad.any():
+            row = first + int(is_bad.argmax())
+            raise source.row_error("must have estimates within float32 by this encoder", row, f"has {name} beyond it")

@@ -35,6 +35,13 @@ from .metrics import Metric, products_and_squares, squares
 SCALARS = {name: Column(np.float32) for name in ("offsets", "factors", "spreads")}
 """Columns stored for each row beside its code."""
 
+LARGEST_SCALARS = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19}
+"""Largest magnitudes in these columns.
+
+Vectors have norms up to 1e18, so squared norms are up to 1e36. Factors and spreads are multiplied by the norm of a
+query. Sums of a few such values stay within float32.
+"""
+
 
 @dataclass(frozen=True)
 class Geometry:
@@ -87,11 +94,12 @@ def scalars_of(rows: VectorRows, sums: Doubles, n_bits: int, geometry: Geometry,
         if metric.name == "cosine":
             # Row and query share the 1 of 1 - cosine, so that both offsets are small where distances are.
             offset, factor, spread = (offset + 1 - squares(rows)) / 2, factor / 2, spread / 2
-    return {
-        "offsets": offset.astype(np.float32),
-        "factors": factor.astype(np.float32),
-        "spreads": spread.astype(np.float32),
-    }
+    with np.errstate(over="ignore"):  # the caller refuses rows whose scalars are beyond float32
+        return {
+            "offsets": offset.astype(np.float32),
+            "factors": factor.astype(np.float32),
+            "spreads": spread.astype(np.float32),
+        }
 
 
 @dataclass(frozen=True)

@@ -131,6 +131,24 @@ class Metric:
 METRICS = {name: Metric(name) for name in ("cosine", "l2", "ip")}
 """All metrics by name."""
 
+METRIC_ALIASES = {
+    "angular": "cosine",
+    "euclidean": "l2",
+    "sqeuclidean": "l2",
+    "dot": "ip",
+    "inner_product": "ip",
+}
+"""Names of other libraries. Distances are those of the metric here: squared for "euclidean" too."""
+
+
+def as_metric(name: Any) -> str:
+    """Return the name of a metric that was given by its name or an alias."""
+    known = METRIC_ALIASES.get(name, name) if isinstance(name, str) else name
+    if isinstance(known, str) and known in METRICS:
+        return known
+    wanted = ", ".join(map(repr, METRICS))
+    raise ValueError(f"metric must be one of {wanted} (or {', '.join(map(repr, METRIC_ALIASES))}), got {name!r}")
+
 
 def squares(rows: NDArray[Any] | SparseRows) -> NDArray[np.float64]:
     """Return squared norms in float64."""

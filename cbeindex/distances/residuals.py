@@ -1,4 +1,4 @@
-"""Residual codes: rows quantised to 1, 2 or 4 bits a dimension relative to the nearest of some centres.
+"""Residual codes: rows quantised to 1, 2, 4 or 8 bits a dimension relative to the nearest of some centres.
 
 A row has the projections p of its centred vector, the centre c nearest to p, the residual y = p - c, and level values V
 of y. With f = |y|^2 / <y, V>, the product f <w, V> estimates <y, w>: it is exact for w = y, and unbiased otherwise,
@@ -45,7 +45,7 @@ N_NUMBERS = 4
 """float32 numbers behind a code: factor, offset, spread and length."""
 
 # Width of a level over the root mean square of a residual: least squared error for a normal distribution.
-_LEVEL_WIDTHS = {1: 1.0, 2: 0.9957, 4: 0.3352}
+_LEVEL_WIDTHS = {1: 1.0, 2: 0.9957, 4: 0.3352, 8: 0.0308}
 
 
 # Rounding of a distance in float32, over the sizes of its terms.
@@ -69,8 +69,8 @@ class ResidualCodec:
     Attributes
     ----------
     centres : float32 array of shape (n_centres, n_bits)
-    bits : {1, 2, 4}
-        Bits of a level.
+    bits : {1, 2, 4, 8}
+        Bits of a level; 8 for kept vectors alone.
     metric : Metric
     geometry : Geometry
     mean : float32 array of shape (n_bits,)
@@ -126,20 +126,24 @@ class ResidualCodec:
         """What the stored factors are over f."""
         return self.geometry.scale * (2 if self.metric.name == "l2" else 1)
 
-    def encode(self, rows: VectorRows, projections: Projections) -> NDArray[np.uint8]:
-        """Encode prepared rows from their projections."""
+    def quantise(self, rows: VectorRows, projections: Projections) -> tuple[NDArray[np.uint8], Numbers]:
+        """Return the levels of prepared rows, packed into bytes, and their numbers, from their projections."""
         n = len(projections)
-        column = np.empty((n, *self.column.shape), dtype=np.uint8)
         codes, chosen = np.empty((n, self.n_bytes), dtype=np.uint8), np.empty(n, dtype=np.uint8)
         sums = np.empty((n, 5))
         kernels.residuals.encode_rows(
             np.ascontiguousarray(projections), self.centres, self.half_squares, self.width, self.bits,
             self.level_width, codes, chosen, sums,
         )  # fmt: skip
-        column[:, : self.n_bytes] = codes
-        numbers = np.stack(self._numbers(rows, *sums.T), axis=1).astype("<f4")
-        column[:, self.n_bytes : -1] = numbers.view(np.uint8)
-        column[:, -1] = chosen
+        factors, offsets, spreads, lengths = (n.astype(np.float32) for n in self._numbers(rows, *sums.T))
+        return codes, Numbers(factors, offsets, spreads, lengths, chosen)
+
+    def encode(self, rows: VectorRows, projections: Projections) -> NDArray[np.uint8]:
+        """Encode prepared rows from their projections."""
+        codes, (*numbers, centres) = self.quantise(rows, projections)
+        column = np.empty((len(codes), *self.column.shape), dtype=np.uint8)
+        column[:, : self.n_bytes], column[:, -1] = codes, centres
+        column[:, self.n_bytes : -1] = np.stack(numbers, axis=1).astype("<f4").view(np.uint8)
         return column
 
     def _numbers(
@@ -185,18 +189,17 @@ class ResidualCodec:
         scale = self.geometry.scale
         return {"l2": (scale, 0.0), "cosine": (scale / 2, 0.0), "ip": (0.0, -scale)}[self.metric.name]
 
-    def errors(self, projections: Projections, distances: Floats, column: NDArray[np.uint8]) -> Floats:
+    def errors(self, projections: Projections, distances: Floats, numbers: Numbers) -> Floats:
         """Return the standard errors of estimated distances.
 
         Parameters
         ----------
         projections : float32 array of shape (n_queries, n_bits)
         distances : float32 array of shape (n_queries, k)
-        column : uint8 array of shape (n_queries * k, row bytes)
-            The rows at these distances.
+        numbers : Numbers of n_queries * k rows
+            Those at these distances.
         """
         shape, geometry = distances.shape, self.geometry
-        numbers = self.numbers_of(column)
         spreads, lengths = numbers.spreads.reshape(shape), numbers.lengths.reshape(shape).astype(np.float64)
         centres = numbers.centres.reshape(shape)
         across = np.empty(shape)

@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 from .. import kernels
 from .._core.threads import for_each_chunk
 from .._core.tuning import tuning
-from .._core.typing import Floats, Projections
+from .._core.typing import Doubles, Floats, Projections, Vectors
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
@@ -33,6 +33,7 @@ from ..encoders import CirculantEncoder
 from ..encoders.foreign import project_rows
 from ..encoders.lengths import fast_length
 from .metrics import Metric, squares
+from .rotations import rotation_around, turned_back
 
 # Rounding of a squared distance in float32, over the sizes of its terms.
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
@@ -120,9 +121,7 @@ class VertexCodec:
         """Make the codec of an index whose encoder has this centre, and this many bits."""
         dim = len(centre)
         shape = VertexShape.of(dim, n_bits)
-        drawn = CirculantEncoder(dim, shape.n_code_bits, seed=seed)
-        arrays = drawn.to_arrays() | {"centre": np.ascontiguousarray(centre, dtype=np.float32)}
-        rotation = CirculantEncoder.from_arrays(drawn.config() | {"fitted": True}, arrays)
+        rotation = rotation_around(centre, shape.n_code_bits, seed)
         return cls(rotation, rotation.shorten(shape.n_levels), shape, metric)
 
     @property
@@ -167,21 +166,25 @@ class VertexCodec:
         if shape.n_blocks > 1:
             for start in range(0, len(points), _TASK_ROWS):
                 some = slice(start, start + _TASK_ROWS)
-                rows = self._turned_back(points[some, : shape.n_levels])
+                rows = turned_back(self.first, points[some, : shape.n_levels])
                 projected = self.rotation.project_source(VectorSource(rows, self.rotation.dim), n_threads)
                 projections[some, : shape.n_code_bits] = projected
         projections[:, : shape.n_levels] = points[:, : shape.n_levels]
         return projections
 
-    def _turned_back(self, points: Floats) -> Floats:
-        """Return the rows whose first projections are given: the inverse of an orthogonal circulant matrix."""
-        from scipy import fft
+    def vectors_of(self, column: NDArray[np.uint8], n_threads: int) -> Vectors:
+        """Return the vectors that vertices stand for, under "cosine" of length 1. Needs levels of all dimensions."""
+        parts = [
+            turned_back(self.first, self.decode(column[start : start + _TASK_ROWS], n_threads))
+            for start in range(0, len(column), _TASK_ROWS)
+        ]
+        return np.concatenate([np.empty((0, self.first.dim), dtype=np.float32), *parts])
 
-        encoder = self.first
-        spectra = fft.rfft(points.astype(np.float64), axis=1) * np.conj(encoder.spectrum[0])
-        flipped = fft.irfft(spectra, encoder.length, axis=1)[:, : encoder.dim]
-        rows: Floats = (flipped * encoder.signs[0] + encoder.centre).astype(np.float32)
-        return rows
+    def squared_errors(self, column: NDArray[np.uint8]) -> Doubles:
+        """Return the squared distances of rows to the vectors that their vertices stand for."""
+        own = squares(self.decode(column, 1))
+        errors: Doubles = np.abs(self.heads_of(column).squares - own)
+        return errors
 
     @staticmethod
     def heads_of(column: NDArray[np.uint8]) -> Heads:
@@ -242,7 +245,7 @@ class VertexCodec:
         own, whole = squares(points), heads.squares.astype(np.float64)
         along = points @ query
         across = query @ query - np.divide(along**2, own, out=np.zeros_like(own), where=own > 0)
-        missed = np.maximum(whole - own, 0)
+        missed = np.abs(whole - own)  # of files whose scales make levels nearest to rows, the rows are the longer ones
         product = 2 * np.sqrt(missed * np.maximum(across, missed) / max(1, self.shape.n_levels - 1))
         apart = np.maximum(whole + query @ query - 2 * along, 0)
         projected = math.sqrt(self.first.scale_variance) * apart

@@ -6,10 +6,11 @@ import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
 from .cellscan import choose_cells, offset_of_products, prefetch_cell, rank_cells, scan_cell
-from .dots import dot_floats, squares_floats
+from .dots import dot_floats
 from .estimates import Records
 from .exact import distance_of, insert, is_farther, product
 from .jit import njit
+from .kept import KeptRows, read_kept, shift_of
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
 from .topk import keep_smallest
@@ -49,18 +50,6 @@ def read_exactly(
         if i < k or not is_farther(vectors[row], query, square, metric, slack, near[k - 1]):
             insert(distance_of(vectors[row], query, square, metric), ids[row], near, near_ids, i)
     return n
-
-
-@njit(cache=True, nogil=True)
-def shift_of(
-    projections: Floats, query_shift: float, centres: Floats, centre: int, weights: Floats, shifts: Floats
-) -> None:
-    """Write what a query adds to all distances of a centre, and its squared distance to the centre."""
-    n_bits = projections.size
-    across = squares_floats(projections, centres, centre * n_bits, n_bits)
-    shifts[centre, 0], shifts[centre, 1] = query_shift + weights[0] * across, across
-    if weights[1] != 0:
-        shifts[centre, 0] += weights[1] * dot_floats(projections, centres, centre * n_bits, n_bits)
 
 
 @njit(cache=True, nogil=True)
@@ -115,8 +104,9 @@ def scan_cells(
 def search_one(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
     centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, hidden: Mask, ranks: Ranks,
-    order: Ranks, ids: Ids, vectors: Vectors, metric: int, counts: Rows, tables: Tables, precise_tables: Tables,
-    cells: Keys, shifts: Floats, found: Keys, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, tables: Tables,
+    precise_tables: Tables, cells: Keys, shifts: Floats, found: Keys, keys: Keys, distances: Floats, result_ids: Ids,
+    visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of a query with the projections `z`; parameters are those of `search_projections`.
 
@@ -146,10 +136,15 @@ def search_one(
         rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
         choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, cells)
         n_visited = n_cells
-    if vectors.shape[0] == 0:
+    if kept.shape[0] > 0:
+        n_read = read_kept(
+            z, query_shift, kept, counts[4], centres, weights, shifts, ids, order, found, n, distances, result_ids
+        )
+    elif vectors.shape[0] > 0:
+        n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
+    else:
         keys[:n], keys[n:] = found[:n], NO_KEY
         return True
-    n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
     visits[2] += max(0, n_read)
     return bool(n_read >= 0)
 
@@ -158,8 +153,8 @@ def search_one(
 def search_projections(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
     directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
-    hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, metric: int, counts: Rows, room: int,
-    keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows,
+    room: int, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of queries; return False if a file holds row numbers of rows that do not exist.
 
@@ -180,16 +175,18 @@ def search_projections(
     starts : int64 array of shape (n_cells + 1,)
         The records of each cell.
     vectors : float32 array of shape (n_rows, dim), or (0, dim)
-        Without vectors, the nearest rows by estimate are the result.
-    counts : int64 array of shape (4,)
-        Cells to visit, cells whose exact distances are computed, rows to find by estimate, and rows that must be found
-        whatever cells it takes.
+        Without vectors, and without kept ones of 4 or 8 bits, the nearest rows by estimate are the result.
+    kept : uint8 array of shape (n_rows, size), or (0, 0)
+        Vectors of 4 or 8 bits, relative to the same centres.
+    counts : int64 array of shape (5,)
+        Cells to visit, cells whose exact distances are computed, rows to find by estimate, rows that must be found
+        whatever cells it takes, and the bits a dimension of `kept`.
     room : int
         Bytes of the tables of a query.
     keys : uint64 array of shape (n_queries, n_found)
-        The nearest rows by estimate, if there are no vectors.
+        The nearest rows by estimate, if there are neither vectors nor kept ones.
     distances, result_ids : float32 and int64 arrays of shape (n_queries, k)
-        The nearest rows by exact distance, if there are vectors.
+        The nearest rows by the distances of vectors or kept ones, if there are any.
     visits : int64 array of shape (3,)
         Counts of rows and cells that were scanned, and of vectors that were read.
     """
@@ -200,8 +197,8 @@ def search_projections(
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
             projections[i], query_shifts[i], query, centres, bits, weights, directory, centroids, bases, cell_centres,
-            starts, records, hidden, ranks, order, ids, vectors, metric, counts, tables, precise_tables, cells, shifts,
-            found, keys[i], distances[i], result_ids[i], visits,
+            starts, records, hidden, ranks, order, ids, vectors, kept, metric, counts, tables, precise_tables, cells,
+            shifts, found, keys[i], distances[i], result_ids[i], visits,
         ):  # fmt: skip
             return False
     return True
@@ -228,8 +225,8 @@ def search_vectors(
     queries: Vectors, longest: float, mean: Vectors, signs: Any, layout: Any, passes: Floats, coefficients: Floats,
     n_work: int, centres: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats,
     cell_centres: Any, starts: Rows, records: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids,
-    vectors: Vectors, metric: int, counts: Rows, room: int, keys: Keys, distances: Floats, result_ids: Ids,
-    visits: Rows,
+    vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, room: int, keys: Keys, distances: Floats,
+    result_ids: Ids, visits: Rows,
 ) -> int:  # fmt: skip
     """Find the nearest rows of queries, from their vectors on: transform, tables, cells, scan, exact distances.
 
@@ -266,7 +263,7 @@ def search_vectors(
             query = first + i
             if not search_one(
                 projections[i], query_shifts[i], queries[query], centres, bits, weights, directory, centroids, bases,
-                cell_centres, starts, records, hidden, ranks, order, ids, vectors, metric, counts, tables,
+                cell_centres, starts, records, hidden, ranks, order, ids, vectors, kept, metric, counts, tables,
                 precise_tables, cells, shifts, found, keys[query], distances[query], result_ids[query], visits,
             ):  # fmt: skip
                 return -1

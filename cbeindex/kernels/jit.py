@@ -12,6 +12,7 @@ from typing import Any
 import numba
 from numba.core.caching import CompileResultCacheImpl, FunctionCache
 from numba.core.compiler_lock import global_compiler_lock
+from numba.misc.appdirs import user_cache_dir
 
 from .._core.threads import run_aside
 
@@ -60,8 +61,19 @@ def sources_hash() -> str:
     return digest.hexdigest()
 
 
+def _locators() -> list[Any]:
+    """Return where numba looks for a directory, without that of the user if there is no home.
+
+    numba would make a folder named "~" in the working directory then.
+    """
+    has_home = os.path.isabs(user_cache_dir("numba"))  # type: ignore[no-untyped-call,unused-ignore]
+    return [kind for kind in CompileResultCacheImpl._locator_classes if has_home or "UserWide" not in kind.__name__]
+
+
 class _Files(CompileResultCacheImpl):  # type: ignore[misc,unused-ignore]
     """Names the files of a cached kernel."""
+
+    _locator_classes = _locators()
 
     def get_filename_base(self, fullname: str, abiflags: str) -> str:
         """Name files by module and function. With numba's line numbers, every edit would leave files behind."""
@@ -92,8 +104,8 @@ def _warn_once(error: RuntimeError) -> None:
     if not _warned:
         _warned = True
         warnings.warn(
-            "cbeindex cannot write compiled kernels to disk, so every process compiles them again (some seconds); "
-            f"set NUMBA_CACHE_DIR to a writable directory ({error})",
+            "cbeindex cannot write compiled kernels to disk, so every process compiles them again, 10 to 30 seconds of "
+            f"computing until the first results; to avoid this, set NUMBA_CACHE_DIR to a writable directory ({error})",
             RuntimeWarning,
             stacklevel=3,
         )

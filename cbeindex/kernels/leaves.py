@@ -36,13 +36,13 @@ def insert(keys: Keys, key: Any) -> None:
     to = keys.size - 1
     if key >= keys[to]:
         return
-    while to >= 0 and keys[to] > key:
+    while to > 0 and keys[to - 1] > key:
         to -= 1
-    if to >= 0 and keys[to] == key:
+    if to > 0 and keys[to - 1] == key:
         return
-    for i in range(keys.size - 1, to + 1, -1):
+    for i in range(keys.size - 1, to, -1):
         keys[i] = keys[i - 1]
-    keys[to + 1] = key
+    keys[to] = key
 
 
 @njit(cache=True, nogil=True)
@@ -57,20 +57,43 @@ def compare_all(projections: Projections, dim: int, rows: Rows, between: Floats)
 
 
 @njit(cache=True, nogil=True)
-def prune_in_leaf(between: Floats, i: int, ordered: Rows, chosen: Rows) -> int:
-    """Choose neighbours of row i of a leaf among others, in order of distance; return how many."""
+def first_smallest(values: Any, n: int) -> int:
+    """Return the place of the first of the smallest of `n` whole numbers."""
+    smallest = values[0]
+    for i in range(n):  # in vector registers
+        smallest = min(smallest, values[i])
+    place = 0
+    while values[place] != smallest:
+        place += 1
+    return place
+
+
+@njit(cache=True, nogil=True)
+def prune_in_leaf(between: Any, i: int, n: int, left: Any, chosen: Rows) -> int:
+    """Choose neighbours of row i of a leaf of `n` rows, in order of distance; return how many.
+
+    Instead of going through all rows in order, the nearest row that is left is chosen again and again, and rows that
+    are as near to it as to row i are not left: each takes a pass through a line of the distances.
+
+    Parameters
+    ----------
+    between : int32 array of shape (any, any)
+        Bits of the distances of all pairs, which order like the distances.
+    left : int32 array of shape (any,)
+        Space for the distances of the rows that are left.
+    """
+    for j in range(n):
+        left[j] = between[i, j]
+    left[i] = 0x7FFFFFFF
     n_chosen = 0
-    for j in ordered:
-        if n_chosen == chosen.size:
+    while n_chosen < chosen.size:
+        nearest = first_smallest(left, n)
+        if left[nearest] == 0x7FFFFFFF:
             break
-        is_kept = True
-        for t in range(n_chosen):
-            if between[j, chosen[t]] <= between[i, j]:
-                is_kept = False
-                break
-        if is_kept:
-            chosen[n_chosen] = j
-            n_chosen += 1
+        chosen[n_chosen] = nearest
+        n_chosen += 1
+        for j in range(n):
+            left[j] = left[j] if between[nearest, j] > between[i, j] else 0x7FFFFFFF
     return n_chosen
 
 
@@ -94,20 +117,18 @@ def join_leaves(
     for leaf in range(start, stop):
         largest = max(largest, offsets[leaf + 1] - offsets[leaf])
     between = np.empty((largest, largest), dtype=np.float32)
-    bits = between.view(np.int32)
-    keys, chosen = np.empty(largest, dtype=np.int64), np.empty(found.shape[1], dtype=np.int64)
+    bits, left = between.view(np.int32), np.empty(largest, dtype=np.int32)
+    chosen = np.empty(found.shape[1], dtype=np.int64)
     for leaf in range(start, stop):
         members = rows[offsets[leaf] : offsets[leaf + 1]]
         compare_all(projections, dim, members, between)
         for i in range(members.size):
             row = members[i]
             for j in range(members.size):
-                keys[j] = np.int64(bits[i, j]) << 32 | j
-            keys[i] = 0x7FFFFFFFFFFFFFFF  # itself, behind all others
-            ordered = np.sort(keys[: members.size])[:-1]
-            for key in ordered[: nearest.shape[1]]:
-                insert(nearest[row], np.uint64(key >> 32 << 32 | members[key & 0xFFFFFFFF]))
-            n_chosen = prune_in_leaf(between, i, ordered & 0xFFFFFFFF, chosen)
+                key = np.uint64(bits[i, j]) << np.uint64(32) | np.uint64(members[j])
+                if j != i:
+                    insert(nearest[row], key)
+            n_chosen = prune_in_leaf(bits, i, members.size, left, chosen)
             found[row, n_chosen:] = -1
             for t in range(n_chosen):
                 found[row, t] = members[chosen[t]]

@@ -27,29 +27,43 @@ def order_candidates(
 
     Drops the vertex itself, repetitions, and negative numbers.
     """
-    ordered, keys = np.sort(candidates[:n]), np.empty(n, dtype=np.int64)
-    distance = np.empty(1, dtype=np.float32)
+    keys, distance = np.empty(n, dtype=np.int64), np.empty(1, dtype=np.float32)
     bits = distance.view(np.int32)
-    n_columns, n_left = projections.shape[1], 0
+    n_columns, n_all, n_left = projections.shape[1], 0, 0
     for i in range(n):
-        row = ordered[i]
-        if row >= 0 and row != vertex and (i == 0 or row != ordered[i - 1]):
+        row = candidates[i]
+        if row >= 0 and row != vertex:
             distance[0] = squares_floats(projections[vertex], projections, row * n_columns, dim)
-            keys[n_left] = np.int64(bits[0]) << 32 | row
+            keys[n_all] = np.int64(bits[0]) << 32 | row
+            n_all += 1
+    keys = np.sort(keys[:n_all])
+    for i in range(n_all):
+        if i == 0 or keys[i] != keys[i - 1]:
+            bits[0] = keys[i] >> 32
+            candidates[n_left], distances[n_left] = keys[i] & 0xFFFFFFFF, distance[0]
             n_left += 1
-    keys = np.sort(keys[:n_left])
-    for i in range(n_left):
-        bits[0] = keys[i] >> 32
-        candidates[i], distances[i] = keys[i] & 0xFFFFFFFF, distance[0]
     return n_left
 
 
 @njit(cache=True, nogil=True)
+def forget(known: Floats, n: int) -> None:
+    """Mark the distances of the first `n` candidates from those before them as not computed."""
+    for i in range(n):
+        known[i, :i] = -1
+
+
+@njit(cache=True, nogil=True)
 def distance_between(projections: Projections, dim: int, candidates: Rows, i: int, j: int, known: Floats) -> Any:
-    """Return the squared distance of candidates i and j < i: `known[i, j]`, which is negative until it is computed."""
-    if known[i, j] < 0:
-        known[i, j] = squares_floats(projections[candidates[i]], projections, candidates[j] * projections.shape[1], dim)
-    return known[i, j]
+    """Return the squared distance of candidates i and j < i.
+
+    It is `known[i, j]`, which is negative until it is computed, unless `known` is empty: for pairs that come once.
+    """
+    if known.size > 0 and known[i, j] >= 0:
+        return known[i, j]
+    distance = squares_floats(projections[candidates[i]], projections, candidates[j] * projections.shape[1], dim)
+    if known.size > 0:
+        known[i, j] = distance
+    return distance
 
 
 @njit(cache=True, nogil=True)
@@ -141,12 +155,11 @@ def prune_candidates(
     """
     room = found.shape[1]
     candidates, distances = np.empty(room, dtype=np.int64), np.empty(room, dtype=np.float32)
-    known, chosen = np.empty((room, room), dtype=np.float32), np.empty(DEGREE, dtype=np.int64)
+    nothing_known, chosen = np.empty((0, 0), dtype=np.float32), np.empty(DEGREE, dtype=np.int64)
     for i in range(found.shape[0]):
         candidates[:] = found[i]
         n = order_candidates(projections, dim, first + i, candidates, room, distances)
-        known[:n, :n] = -1
-        n_chosen = prune(projections, dim, candidates, distances, n, known, chosen)
+        n_chosen = prune(projections, dim, candidates, distances, n, nothing_known, chosen)
         kept[first + i, n_chosen:] = -1
         for t in range(n_chosen):
             kept[first + i, t] = candidates[chosen[t]]
@@ -216,7 +229,7 @@ def link_both_ways(
         n = order_candidates(projections, dim, vertex, candidates, kept.shape[1] + both.size, distances)
         n_chosen = min(n, DEGREE)
         if n > DEGREE:
-            known[:n, :n] = -1
+            forget(known, n)
             n_chosen = prune(projections, dim, candidates, distances, n, known, chosen)
             n_chosen = fill_up(projections, dim, candidates, distances, n, known, chosen, n_chosen, DEGREE)
             for t in range(n_chosen):
@@ -241,7 +254,7 @@ def add_near(
     members, chosen = np.sort(candidates[:n_chosen]), np.empty(DEGREE, dtype=np.int64)
     candidates[n_chosen : n_chosen + spare.size] = spare
     n = order_candidates(projections, dim, vertex, candidates, n_chosen + spare.size, distances)
-    known[:n, :n] = -1
+    forget(known, n)
     n_known = 0
     for i in range(n):
         place = np.searchsorted(members, candidates[i])

@@ -1,8 +1,8 @@
 """Residual codes: rows quantised relative to a centre, and their records of 32 rows.
 
 A level of `bits` bits is level * bits bits of a row's code, lowest first, so that a nibble is what `lookup.py` expects.
-Levels are equally wide: the step is a share of the root mean square of the residual. The values that levels stand for
-are those of `querytables.py`: 2 l - 1 for 1 bit a dimension, l - (2**bits - 1) / 2 for 2 and 4 bits.
+Levels are equally wide (`quantising.py`). The values that levels stand for are those of `querytables.py`: 2 l - 1 for 1
+bit a dimension, l - (2**bits - 1) / 2 for 2 and 4 bits. Levels of 8 bits are int8.
 
 A record is the codes of 32 rows, byte by byte, and five numbers of each row: factor, offset, spread, length (float32)
 and row number (int32). Rows that do not exist have the offset infinity.
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .._core.typing import CodeBytes, Doubles, Floats, Projections, Rows
 from .dots import dot_floats
 from .jit import njit
+from .quantising import best_inverse, quantise
 
 Column: TypeAlias = NDArray[np.uint8]
 """Rows of codes, each followed by four float32 (factor, offset, spread, length) and the number of its centre."""
@@ -30,24 +31,6 @@ def nearest_centre(projections: Floats, centres: Floats, half_squares: Floats, w
         if score > best:
             best, number = score, centre
     return number
-
-
-@njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
-def quantise(residual: Floats, centre: Floats, bits: int, inverse: float, levels: Any) -> Any:
-    """Write the levels of a residual; return <residual, values>, |values|^2 and <centre, values>.
-
-    `inverse` is 1 over the width of a level.
-    """
-    half, unit = 1 << (bits - 1), 2.0 if bits == 1 else 1.0
-    product, square, along = 0.0, 0.0, 0.0
-    for i in range(residual.size):
-        level = min(max(int(np.floor(residual[i] * inverse)), -half), half - 1)
-        levels[i] = level + half
-        value = unit * (level + 0.5)
-        product += residual[i] * value
-        square += value * value
-        along += centre[i] * value
-    return product, square, along
 
 
 @njit(cache=True, nogil=True)
@@ -74,7 +57,7 @@ def encode_rows(
     half_squares : float32 array of shape (n_centres,)
         Half of the squared lengths of the centres over the first `width` projections.
     share : float
-        Width of a level over the root mean square of a residual.
+        Best width of a level for a normal distribution, over the root mean square of a residual.
     codes : uint8 array of shape (n, n_bytes)
     chosen : uint8 array of shape (n,)
         The centre of each row.
@@ -90,8 +73,7 @@ def encode_rows(
             residual[i] = projections[row, i] - centre[i]
             square += np.float64(residual[i]) * residual[i]
             along += np.float64(residual[i]) * centre[i]
-        step = share * np.sqrt(square / n_bits)
-        inverse = 1 / step if step > 1e-30 else 0.0
+        inverse = best_inverse(residual, bits, share)
         numbers[row, 1], numbers[row, 2], numbers[row, 3] = quantise(residual, centre, bits, inverse, levels)
         numbers[row, 0], numbers[row, 4] = square, along
         chosen[row] = number

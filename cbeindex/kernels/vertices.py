@@ -2,7 +2,7 @@
 
 A vertex is stored in the same way in a column and at the end of a record of a graph:
 
-    scale   float32     the projections p of the centred row are `scale * levels`, as near as can be
+    scale   float32     the projections p of the centred row are about `scale * levels`
     square  float32     |p|^2
     norm    float32     squared norm of the row in units of projections where products count, else 0
     levels  int8        one for each projection, and zeros up to a multiple of 4 bytes
@@ -24,6 +24,7 @@ from .._core.typing import Floats, Keys, Mask, Projections
 from .dots import Numbers, dot_floats, dot_int8
 from .estimates import Records
 from .jit import njit
+from .quantising import best_inverse, quantise
 from .topk import keep_smallest
 
 Levels: TypeAlias = NDArray[np.int8]
@@ -39,34 +40,26 @@ def vertex_bytes(n_levels: int) -> int:
 
 
 @njit(cache=True, nogil=True)
-def quantise_row(row: Floats, levels: Levels) -> Any:
-    """Write a row as levels -127 ... 127; return the scale s for which s * levels is nearest to the row."""
-    largest = np.float32(0)
-    for j in range(row.size):
-        largest = max(largest, abs(row[j]))
-    if largest < np.float32(1e-30):
-        levels[:] = 0
-        return np.float32(0)
-    product, square, factor = 0.0, np.int64(0), np.float32(127) / largest
-    for j in range(row.size):
-        level = np.int64(np.rint(row[j] * factor))
-        levels[j] = level
-        product += np.float64(row[j]) * np.float64(level)
-        square += level * level
-    return np.float32(product / np.float64(square))
+def quantise_row(row: Floats, levels: Any) -> Any:
+    """Write a row as the bytes of levels -127 ... 127; return the scale s that makes products with s * levels unbiased.
+
+    That is |p|^2 / <p, levels>, for which the product of the row with itself is exact.
+    """
+    product, _, _ = quantise(row, row, 8, best_inverse(row, 8, 1.0), levels)
+    return np.float32(dot_floats(row, row, 0, row.size) / product) if product > 0 else np.float32(0)
 
 
 @njit(cache=True, nogil=True)
 def write_vertices(projections: Projections, n_levels: int, norms: Floats, column: Records) -> None:
     """Write rows as vertices, from their first `n_levels` projections and their norms."""
-    size, levels = column.shape[1], np.empty(n_levels, dtype=np.int8)
+    size, levels = column.shape[1], np.empty(n_levels, dtype=np.uint8)
     for i in range(projections.shape[0]):
         row = projections[i, :n_levels]
         flat = column.reshape(-1)[i * size : (i + 1) * size]
         head = flat[:12].view(np.float32)
         head[0] = quantise_row(row, levels)
         head[1], head[2] = dot_floats(row, row, 0, n_levels), norms[i]
-        flat[12 : 12 + n_levels] = levels.view(np.uint8)
+        flat[12 : 12 + n_levels] = levels
         flat[12 + n_levels :] = 0
 
 

@@ -27,26 +27,26 @@ def refuse(traits: IndexTraits, request: SearchRequest) -> None:
     if not by_cells and request.n_probes is not None:
         raise ValueError("n_probes is the number of cells visited, and Hamming distances are searched without cells")
     if by_cells and request.n_candidates is not None and not _reads_vectors(traits, request):
-        raise ValueError("n_candidates is the number of exact distances, but all distances are estimates")
+        raise ValueError("n_candidates is the number of vectors read, but all distances are estimates")
 
 
 def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int) -> Plan:
     """Plan a search in cells."""
     reasons = []
     selections = tuple(selections)
-    rerank = "exact" if _reads_vectors(traits, request) else "asymmetric"
+    rerank = traits.best_rerank if _reads_vectors(traits, request) else "asymmetric"
     if request.rerank == "auto":
-        reasons.append(f"rerank={rerank!r}, because the index keeps {'vectors' if rerank == 'exact' else 'codes only'}")
+        reasons.append(f"rerank={rerank!r}, because the index keeps {traits.kept_words}")
     n_candidates = microseconds = expected = None
     far = math.inf
     if request.is_free:
         settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
-        if not settings.is_enough and rerank == "exact" and traits.is_exact:
+        if not settings.is_enough and rerank == "exact":
             return exhaustive(selections, k, "no number of candidates that was measured finds enough")
         selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
-        n_candidates = settings.n_candidates if rerank == "exact" else None
+        n_candidates = settings.n_candidates if rerank != "asymmetric" else None
         far = settings.far if rerank == "exact" else math.inf
-    elif rerank == "exact":
+    elif rerank != "asymmetric":
         n_candidates = request.n_candidates or max(tuning().cell_candidates_of_k * k, tuning().least_cell_candidates)
     mode, why = _choose_mode(request, selections)
     if not request.is_free and mode == "buckets":
@@ -84,7 +84,7 @@ def costs(plan: Plan) -> dict[str, Cost]:
 
 
 def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
-    return traits.keeps_vectors and request.rerank != "asymmetric"
+    return traits.reads_vectors and request.rerank != "asymmetric"
 
 
 def _default_effort(selection: Selection, k: int) -> int | None:

@@ -1,4 +1,4 @@
-"""Search in cells: estimates from residual codes, and exact distances of the nearest rows by estimate."""
+"""Search in cells: estimates from residual codes, and the distances of vectors for the nearest rows by estimate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from ..data.keys import EstimateKeys
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
-from ..distances.kept import Candidates, kept_vectors
+from ..distances.kept import Candidates, KeptVectors, kept_vectors
 from ..distances.metrics import METRICS
 from ..store.segment import NOT_HIDDEN, Segment
 from . import exact
@@ -21,6 +21,7 @@ from .batches import search_in_batches
 from .buckets.cellkernel import CellCall, CellCounts, CellsFound
 from .buckets.cellmaker import CellMaker
 from .candidates import count
+from .errors import gather_rows, level_errors
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import IdMatches, RangeResult, SearchResult
@@ -81,13 +82,15 @@ class CellSearch:
         self._codec, self._plan, self._residuals = codec, plan, codec.residuals
         self._n_bits, self._dim, self._metric = traits.n_bits, traits.dim, METRICS[traits.metric]
         self._transform = codec.kernel_transform()
-        columns = ("residuals", "vectors") if traits.keeps_vectors else ("residuals",)
+        columns = ("residuals", "vectors") if traits.reads_vectors else ("residuals",)
+        self._kept = codec.rows_of_levels
         parts = (_Part.of(selection, columns) for selection in plan.selections)
         self._parts = [part for part in parts if part.n_visible]
-        # Exact distances are computed by the kernel of the cells, or from what that has found.
+        # Vectors are read by the kernel of the cells, or after it has found candidates.
         vectors = [part.segment.columns["vectors"] for part in self._parts] if plan.rerank == "exact" else []
-        self._has_kernel = plan.rerank == "exact" and plan.k <= tuning().most_inserted_results
+        self._has_kernel = plan.reads_vectors and plan.k <= tuning().most_inserted_results
         self._has_kernel &= all(isinstance(some, np.ndarray) and some.dtype == np.float32 for some in vectors)
+        self._has_kernel &= plan.rerank != "levels" or codec.shares_centres
         n_rows = sum(part.segment.n_rows for part in self._parts)
         self._first_stats = plan.stats(n_rows) | {"visited": 0, "buckets": 0}
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
@@ -95,9 +98,11 @@ class CellSearch:
     def _counts(self, part: _Part) -> CellCounts:
         """Return how many cells and rows of a part the plan takes."""
         plan, n_visible = self._plan, part.n_visible
-        n_found = min(plan.n_exact if plan.rerank == "exact" else plan.k, part.segment.n_rows)
+        n_found = min(plan.n_exact if plan.reads_vectors else plan.k, part.segment.n_rows)
         n_probes = part.segment.buckets.probes(plan, part.effort)
-        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), plan.k if self._has_kernel else 0)
+        kept_bits = self._kept.bits if self._kept is not None and plan.rerank == "levels" and self._has_kernel else 0
+        k = plan.k if self._has_kernel else 0
+        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), k, kept_bits)
 
     # --- nearest rows ---
 
@@ -128,27 +133,33 @@ class CellSearch:
 
         Returns None if there is no kernel for that, or if a query is not finite or too long.
         """
-        if self._transform is None or not self._has_kernel or not len(queries):
+        if self._transform is None or (self._plan.reads_vectors and not self._has_kernel) or not len(queries):
             return None
         stats, parts = self._stats(), []
-        for call in self._calls:
+        for part, call in zip(self._parts, self._calls, strict=True):
             found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
             if found.n_searched < len(queries):
                 return None
             _count_visits(stats, found)
-            parts.append(TopK(found.distances, found.ids))
-        return SearchResult.of(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats)
+            near = TopK(found.distances, found.ids)
+            parts.append(near if self._has_kernel else TopK.of_keys(EstimateKeys(found.keys), part.segment))
+        merged = merge_segments(parts, len(queries), self._plan.k, np.float32)
+        errors = None
+        if self._plan.rerank != "exact":
+            own = queries.copy()  # the caller may change them before the errors are read
+            errors = lambda: self._errors(merged, own, n_threads)  # noqa: E731
+        return SearchResult.of(*merged, stats, errors)
 
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
         plan, stats = self._plan, self._stats()
         queries = self._encode(source, first, vectors, n_threads)
-        find = self._nearest_exactly if plan.rerank == "exact" else self._nearest_by_estimate
+        find = self._nearest_by_vectors if plan.reads_vectors else self._nearest_by_estimate
         parts = [
             find(part, call, queries, stats, n_threads) for part, call in zip(self._parts, self._calls, strict=True)
         ]
         found = merge_segments(parts, len(vectors), plan.k, np.float32)
-        errors = self._errors(found, queries) if plan.rerank == "asymmetric" else None
+        errors = None if plan.rerank == "exact" else self._errors(found, vectors, n_threads)
         return SearchResult(*found, stats, errors)
 
     def _encode(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> _Queries:
@@ -165,13 +176,12 @@ class CellSearch:
         _count_visits(stats, found)
         return TopK.of_keys(EstimateKeys(found.keys), part.segment)
 
-    def _nearest_exactly(
+    def _nearest_by_vectors(
         self, part: _Part, call: CellCall, queries: _Queries, stats: dict[str, Any], n_threads: int
     ) -> TopK:
-        """Find the nearest rows of one segment by exact distance, among the nearest by estimate."""
-        segment = part.segment
-        kept = kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
-        dense = kept.dense(queries.vectors) if self._has_kernel else None
+        """Find the nearest rows of one segment by the distances of vectors, among the nearest by estimate."""
+        segment, kept = part.segment, self._vectors_of(part.segment)
+        dense = kept.dense(queries.vectors) if self._has_kernel and self._plan.rerank == "exact" else None
         found = call.of_projections(queries.projections, queries.shifts, dense, n_threads)
         _count_visits(stats, found)
         if self._has_kernel:
@@ -183,18 +193,22 @@ class CellSearch:
         count(stats, vectors_read=n_read)
         return near
 
-    def _errors(self, found: TopK, queries: _Queries) -> Floats:
+    def _vectors_of(self, segment: Segment) -> KeptVectors:
+        """Return the vectors of a segment."""
+        return kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim, self._kept)
+
+    def _errors(self, found: TopK, vectors: VectorRows, n_threads: int) -> Floats:
         """Return the standard errors of estimated distances, NaN for missing results."""
-        ids = found.ids.ravel()
-        column = np.zeros((len(ids), *self._residuals.column.shape), dtype=np.uint8)
-        left = np.flatnonzero(ids >= 0)
-        for part in self._parts:
-            rows = part.segment.find(ids[left])
-            is_here = rows >= 0
-            column[left[is_here]] = part.segment.columns["residuals"][rows[is_here]]
-            left = left[~is_here]
+        prepared, segments = self._metric.prepare(vectors), [part.segment for part in self._parts]
+        if self._plan.rerank == "levels":
+            assert self._kept is not None
+            return level_errors(self._kept, prepared, found, segments, n_threads)
+        if not segments:
+            return np.full(found.ids.shape, np.nan, dtype=np.float32)
+        column = gather_rows("residuals", segments, found.ids.ravel())
+        projections = self._codec.project_queries(VectorSource(prepared, self._dim), 0, prepared, n_threads)
         distances = np.where(found.ids >= 0, found.distances, 0)
-        errors = self._residuals.errors(queries.projections, distances, column)
+        errors = self._residuals.errors(projections, distances, self._residuals.numbers_of(column))
         return np.where(found.ids >= 0, errors, np.float32(np.nan))
 
     def _stats(self) -> dict[str, Any]:
@@ -220,9 +234,9 @@ class CellSearch:
         call = CellCall(segment, part.hidden, CellCounts(segment.buckets.n_cells, segment.n_rows, 0))
         keys = EstimateKeys(call.of_projections(query.projections, query.shifts).keys).present()
         near, rows = keys.distances(), segment.rows_of(keys)
-        if self._plan.rerank == "exact":
+        if self._plan.reads_vectors:
             lower = near - self._doubts(query, near, segment.columns["residuals"][rows])
-            kept = kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
+            kept = self._vectors_of(segment)
             near, rows = exact.within(kept, kept.dense(query.vectors)[0], rows[lower <= radius], radius)
         else:
             near, rows = near[near <= radius], rows[near <= radius]
@@ -230,8 +244,8 @@ class CellSearch:
 
     def _doubts(self, query: _Queries, near: Floats, column: Any) -> Floats:
         """Return how far below their estimates the distances of rows may be."""
-        errors = self._residuals.errors(query.projections, near[np.newaxis], column)[0]
         numbers = self._residuals.numbers_of(column)
+        errors = self._residuals.errors(query.projections, near[np.newaxis], numbers)[0]
         rounding = np.float32(16 * np.finfo(np.float32).eps) * (np.abs(numbers.offsets) + np.abs(near))
         doubts: Floats = tuning().range_sigmas * errors + rounding
         return doubts

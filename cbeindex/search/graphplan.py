@@ -43,7 +43,7 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
     far = math.inf
     if request.is_free:
         settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
-        if not settings.is_enough and rerank == "exact" and traits.is_exact:
+        if not settings.is_enough and rerank == "exact":
             return exhaustive(selections, k, "no number of candidates that was measured finds enough")
         selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
         n_candidates = settings.n_candidates if rerank == "exact" else None
@@ -76,7 +76,7 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
 
 def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
     """Estimate what each mode costs for the rows that a plan selects."""
-    row_bytes = VertexShape.of(traits.dim, traits.n_bits).column.row_bytes
+    row_bytes = _shape_of(traits).column.row_bytes
     n_all = sum(selection.n_scanned for selection in plan.selections)
     by_mode = {"scan": Cost(n_all, n_all * row_bytes)}
     graphs = [selection.buckets for selection in plan.selections if selection.buckets is not None]
@@ -87,6 +87,11 @@ def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
             n_scanned + sum(cost.rows for cost in some), n_scanned * row_bytes + sum(cost.bytes for cost in some)
         )
     return by_mode
+
+
+def _shape_of(traits: IndexTraits) -> VertexShape:
+    """Return the sizes of vertices, which have levels of all dimensions where they are the kept vectors."""
+    return VertexShape.of(traits.dim, traits.n_bits if traits.levels is None else max(traits.n_bits, traits.dim))
 
 
 def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
@@ -114,5 +119,5 @@ def _choose_mode(
     beams = [s.buckets.walked_beam(s.effort) for s in selections if s.buckets is not None]
     if not any(beams):
         return "scan", "walks with the beam that is needed among the rows that may be results take longer"
-    n_bytes = VertexShape.of(traits.dim, traits.n_bits).record_bytes
+    n_bytes = _shape_of(traits).record_bytes
     return "buckets", f"graphs with records of {n_bytes:,} bytes a row are walked with a beam of {max(beams):,}"

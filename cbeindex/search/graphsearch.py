@@ -13,7 +13,7 @@ from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.kept import Candidates, kept_vectors
-from ..distances.metrics import METRICS
+from ..distances.metrics import METRICS, squares
 from ..store.segment import NOT_HIDDEN, Segment
 from . import exact
 from .batches import search_in_batches
@@ -133,7 +133,7 @@ class GraphSearch:
 
         Returns None if there is no kernel for that, or if a query is not finite or too long.
         """
-        if self._transform is None or not self._by_kernel or self._plan.rerank != "exact" or not len(queries):
+        if self._transform is None or not self._by_kernel or not len(queries):
             return None
         stats, parts = self._stats(), []
         for call in self._calls:
@@ -142,13 +142,18 @@ class GraphSearch:
                 return None
             self._count(stats, found)
             parts.append(TopK(found.distances, found.ids))
-        return SearchResult.of(*merge_segments(parts, len(queries), self._plan.k, np.float32), stats)
+        merged = merge_segments(parts, len(queries), self._plan.k, np.float32)
+        errors = None
+        if self._plan.rerank != "exact":
+            own = queries.copy()  # the caller may change them before the errors are read
+            errors = lambda: self._errors(merged, parts, own, squares(own), n_threads)  # noqa: E731
+        return SearchResult.of(*merged, stats, errors)
 
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
         plan, stats, n = self._plan, self._stats(), len(vectors)
         row_squares = self._metric.check(source, first, vectors)
-        parts, errors = [], []
+        parts = []
         for part, call in zip(self._parts, self._calls, strict=True):
             queries = self._projected(call, vectors, row_squares, n_threads)
             if plan.rerank == "exact":
@@ -157,9 +162,9 @@ class GraphSearch:
             found = call.of_projections(queries.projections, queries.lines, _no_queries(n), n_threads)
             self._count(stats, found)
             parts.append(TopK(found.distances, found.ids))
-            errors.append(self._errors(part, queries, found.ids))
         merged = merge_segments(parts, n, plan.k, np.float32)
-        return SearchResult(*merged, stats, _errors_of(merged, parts, errors) if plan.rerank == "asymmetric" else None)
+        errors = None if plan.rerank == "exact" else self._errors(merged, parts, vectors, row_squares, n_threads)
+        return SearchResult(*merged, stats, errors)
 
     def _projected(self, call: GraphCall, vectors: VectorRows, row_squares: Any, n_threads: int) -> _Queries:
         """Project queries as a segment needs them."""
@@ -182,8 +187,15 @@ class GraphSearch:
         count(stats, vectors_read=n_read)
         return near
 
-    def _errors(self, part: _Part, queries: _Queries, ids: Ids) -> Floats:
-        """Return the standard errors of the distances of results, NaN for missing ones."""
+    def _errors(self, merged: TopK, found: list[TopK], vectors: VectorRows, row_squares: Any, n_threads: int) -> Floats:
+        """Return the standard errors of the distances of results that were found in parts, NaN for missing ones."""
+        errors = []
+        for part, call, near in zip(self._parts, self._calls, found, strict=True):
+            errors.append(self._errors_in(part, self._projected(call, vectors, row_squares, n_threads), near.ids))
+        return _errors_of(merged, found, errors)
+
+    def _errors_in(self, part: _Part, queries: _Queries, ids: Ids) -> Floats:
+        """Return the standard errors of the distances of rows of a part, NaN for missing ones."""
         errors = np.full(ids.shape, np.nan, dtype=np.float32)
         for i in range(len(ids)):
             is_here = ids[i] >= 0

@@ -16,6 +16,7 @@ from ..store.segment import Segment
 from . import estimates, exact, rerank
 from .batches import search_in_batches
 from .buckets import MAKERS
+from .errors import level_errors
 from .plan import Plan
 from .queries import EncodedBatch
 from .request import IndexTraits
@@ -69,6 +70,8 @@ class VectorSearch:
         dtype = np.int32 if self._plan.rerank is None else np.float32
         found = merge_segments(parts, len(vectors), self._plan.k, dtype)
         errors = self._errors(found, batch) if self._plan.rerank == "asymmetric" else None
+        if self._plan.rerank == "levels":
+            errors = self._level_errors(found, batch)
         return SearchResult(*found, self._stats() | batch.stats, errors)
 
     def _encode(self, first: int, vectors: VectorRows, n_threads: int) -> EncodedBatch:
@@ -106,12 +109,21 @@ class VectorSearch:
         distances = np.where(found.ids >= 0, found.distances, 0)
         return batch.encoded.errors(distances, spreads.reshape(found.ids.shape))
 
+    def _level_errors(self, found: TopK, batch: EncodedBatch) -> Floats:
+        """Return the standard errors of distances from kept vectors of 4 or 8 bits, NaN for missing results."""
+        assert self._codec is not None
+        assert self._codec.rows_of_levels is not None
+        queries = self._metric.prepare(batch.vectors)
+        segments = [view.segment for view in self._views]
+        return level_errors(self._codec.rows_of_levels, queries, found, segments, batch.n_threads)
+
     def _stats(self) -> dict[str, object]:
         n_rows = sum(view.part.n_rows for view in self._views)
         return self._plan.stats(n_rows)
 
     def _kept(self, segment: Segment) -> KeptVectors:
-        return kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
+        codec = None if self._codec is None else self._codec.rows_of_levels
+        return kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim, codec)
 
     # --- rows within a radius ---
 
@@ -139,7 +151,7 @@ class VectorSearch:
         for view, rows in zip(self._views, visible, strict=True):
             for i in range(len(vectors)):
                 query = None if queries is None else queries.some(slice(i, i + 1))
-                if self._plan.rerank == "exact":
+                if self._plan.reads_vectors:
                     near, found = self._within_exactly(view, vectors[i : i + 1], query, rows, radius, n_threads)
                 else:
                     near, found = self._within_by_estimate(view, query, radius, n_threads)

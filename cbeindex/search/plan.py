@@ -62,8 +62,9 @@ class Plan(NamedTuple):
     ----------
     mode : {"scan", "cascade", "buckets", "exact"}
         How candidates are found.
-    rerank : {None, "asymmetric", "exact"}
-        Kind of the distances that are returned: Hamming, estimated or exact.
+    rerank : {None, "asymmetric", "levels", "exact"}
+        Kind of the distances that are returned: Hamming, estimated from codes or from kept vectors of 4 or 8 bits, or
+        exact.
     k : int
         Number of results, at most the number of rows.
     n_candidates : int or None
@@ -106,6 +107,11 @@ class Plan(NamedTuple):
     expected_recall: float | None = None
     microseconds: float | None = None
     far: float = math.inf
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether distances come from vectors of any kind that are kept beside codes."""
+        return self.rerank in ("exact", "levels")
 
     @property
     def n_stored(self) -> int:

@@ -104,6 +104,11 @@ def _has_blocks(selections: Sequence[Selection]) -> bool:
 def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
     """Raise ValueError for an option that the index cannot honour."""
     rerank, n_candidates, n_probes, mode = request.rerank, request.n_candidates, request.n_probes, request.mode
+    if rerank == "exact" and traits.levels is not None:
+        raise ValueError(
+            f'rerank="exact" needs float or sparse vectors, but this index keeps vectors="{traits.levels}", whose '
+            'distances are estimates with errors: use rerank="auto"'
+        )
     if rerank == "exact" and not traits.keeps_vectors:
         raise ValueError(
             'rerank="exact" needs vectors, but this index keeps codes only: make it with vectors="float32"'
@@ -132,8 +137,8 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
 def _refuse_exhaustive(traits: IndexTraits, request: SearchRequest) -> None:
     """Raise ValueError if an index cannot compute the distances of all vectors, or need not."""
     what = 'mode="exact"' if request.mode == "exact" else "recall=1.0"
-    if not traits.is_exact and traits.is_fitted:
-        kept = "codes only" if not traits.keeps_vectors else "quantised vectors"
+    if not traits.keeps_vectors and traits.is_fitted:
+        kept = traits.kept_words
         raise ValueError(
             f"{what} needs float or sparse vectors, but this index keeps {kept}: "
             'make it with vectors="float32", or ask for a recall below 1'
@@ -211,8 +216,8 @@ class _Draft(NamedTuple):
 
     def _choose_rerank(self) -> tuple[str | None, str]:
         """Return the best kind of distances that the index can compute, and why."""
-        if self.traits.keeps_vectors:
-            return "exact", "the index keeps vectors"
+        if self.traits.reads_vectors:
+            return self.traits.best_rerank, f"the index keeps {self.traits.kept_words}"
         if self.traits.can_estimate:
             return "asymmetric", "the index keeps codes only"
         return None, "its encoder is not linear, so distances cannot be estimated"

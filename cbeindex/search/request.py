@@ -165,10 +165,12 @@ class IndexTraits(NamedTuple):
         Values of a kept vector; of sparse vectors, the mean number of entries.
     keeps_codes : bool
         Whether rows have Hamming codes.
-    is_exact : bool
-        Whether kept vectors are those that were added, up to the rounding of floats.
     is_auto : bool
         Whether the index chose the kind of its buckets.
+    levels : {None, "int8", "int4"}
+        Kind of kept vectors whose distances are estimates.
+    keeps_levels : bool
+        Whether these are stored beside codes, and not as the residual codes of cells or in the vertices of a graph.
     """
 
     n_bits: int
@@ -180,17 +182,36 @@ class IndexTraits(NamedTuple):
     can_estimate: bool = True
     n_values: int = 0
     keeps_codes: bool = True
-    is_exact: bool = False
     is_auto: bool = False
+    levels: str | None = None
+    keeps_levels: bool = False
+
+    @property
+    def reads_vectors(self) -> bool:
+        """Whether `rerank="auto"` reads vectors of any kind that are kept beside codes."""
+        return self.keeps_vectors or self.keeps_levels
+
+    @property
+    def best_rerank(self) -> str:
+        """The kind of the best distances, if they can be estimated."""
+        return "exact" if self.keeps_vectors else "levels" if self.keeps_levels else "asymmetric"
+
+    @property
+    def kept_words(self) -> str:
+        """What the index keeps of vectors, in words."""
+        if self.levels is not None:
+            return f'vectors="{self.levels}"'
+        return "vectors" if self.keeps_vectors else "codes only"
 
 
 def wanted_recall(traits: IndexTraits, request: SearchRequest) -> float:
     """Return the recall that a search is to deliver, or to come near to if the index keeps codes only."""
     if request.recall is not None:
         return request.recall
-    return tuning().default_recall if traits.keeps_vectors else tuning().explicit_recall
+    keeps_any = traits.keeps_vectors or traits.levels is not None
+    return tuning().default_recall if keeps_any else tuning().explicit_recall
 
 
 def vector_bytes(traits: IndexTraits, rerank: str | None) -> int:
     """Return the bytes of a kept vector that a search reads; 0 if it reads none."""
-    return max(1, 4 * traits.n_values) if rerank == "exact" else 0
+    return max(1, 4 * traits.n_values) if rerank in ("exact", "levels") else 0

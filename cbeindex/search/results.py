@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,10 @@ from .topk import TopK, pad_columns
 
 # Bytes of a result: an id, a distance and its standard error.
 _RESULT_BYTES = 16
+
+
+Errors: TypeAlias = NDArray[np.float32] | Callable[[], NDArray[np.float32]] | None
+"""Standard errors of estimated distances, or a function that computes them."""
 
 
 class _SearchResult(NamedTuple):
@@ -35,18 +39,19 @@ class SearchResult(_SearchResult):
         What the search did: its mode, the rows it scanned, and further counts of the mode.
     errors : float32 array of the same shape, or None
         Standard errors of estimated distances. They hold for each distance by itself: the smallest of many estimates
-        tend to be too small.
+        tend to be too small. Where a search takes less time than its errors, they are computed when they are first
+        read, and until then the result refers to the rows that were searched.
     """
 
     stats: Mapping[str, Any] = MappingProxyType({})
-    errors: NDArray[np.float32] | None = None
+    _errors: Errors = None
 
     def __new__(
         cls,
         distances: NDArray[Any],
         ids: Ids,
         stats: Mapping[str, Any] | None = None,
-        errors: NDArray[np.float32] | None = None,
+        errors: Errors = None,
     ) -> SearchResult:
         """Store `stats` and `errors` beside the two fields."""
         return cls.of(distances, ids, dict(stats or {}), errors)
@@ -57,12 +62,30 @@ class SearchResult(_SearchResult):
         distances: NDArray[Any],
         ids: Ids,
         stats: Mapping[str, Any],
-        errors: NDArray[np.float32] | None = None,
+        errors: Errors = None,
     ) -> SearchResult:
         """Make a result that owns `stats`."""
         result = tuple.__new__(cls, (distances, ids))
-        result.stats, result.errors = stats, errors
+        result.stats, result._errors = stats, errors
         return result
+
+    @property
+    def errors(self) -> NDArray[np.float32] | None:
+        """Standard errors of estimated distances, None for other distances."""
+        if callable(self._errors):
+            self._errors = self._errors()
+        return self._errors
+
+    def __reduce__(self) -> Any:
+        """Compute the errors, and restore the attributes beside the fields."""
+        return SearchResult, (self.distances, self.ids, dict(self.stats), self.errors)
+
+    def _errors_as(self, change: Callable[[NDArray[np.float32]], NDArray[np.float32]]) -> Errors:
+        """Return the errors in another shape, without computing them."""
+        errors = self._errors
+        if errors is None:
+            return None
+        return (lambda: change(errors())) if callable(errors) else change(errors)
 
     @classmethod
     def joined(cls, parts: list[SearchResult]) -> SearchResult:
@@ -73,12 +96,12 @@ class SearchResult(_SearchResult):
         for name, value in (item for part in parts for item in part.stats.items()):
             is_count = name != "rows" and isinstance(value, int)
             stats[name] = stats[name] + value if name in stats and is_count else value
-        errors = [part.errors for part in parts if part.errors is not None]
+        have_errors = all(part._errors is not None for part in parts)
         return cls(
             np.concatenate([part.distances for part in parts]),
             np.concatenate([part.ids for part in parts]),
             stats,
-            np.concatenate(errors) if errors else None,
+            (lambda: np.concatenate([part.errors for part in parts])) if have_errors else None,
         )
 
     def padded(self, k: int) -> SearchResult:
@@ -86,7 +109,7 @@ class SearchResult(_SearchResult):
         n_more = k - self.ids.shape[1]
         if n_more <= 0:
             return self
-        errors = None if self.errors is None else pad_columns(self.errors, n_more, np.nan)
+        errors = self._errors_as(lambda values: pad_columns(values, n_more, np.nan))
         return SearchResult(*TopK(self.distances, self.ids).padded(k), self.stats, errors)
 
     def without(self, ids: Ids) -> SearchResult:
@@ -101,7 +124,7 @@ class SearchResult(_SearchResult):
 
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""
-        errors = None if self.errors is None else self.errors[0]
+        errors = self._errors_as(lambda values: values[0])
         return SearchResult.of(self.distances[0], self.ids[0], self.stats, errors)
 
 

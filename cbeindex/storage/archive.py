@@ -17,6 +17,7 @@ from .checking import check_rows
 from .container import Stored
 from .layout import VERSION
 from .segments import SavedSegment, describe_rows, load_segments, mapped_crcs
+from .settings import n_kept_centres
 from .values import reporting_damage, value_of
 
 _KINDS = ("BinaryIndex", "CBEIndex")
@@ -121,7 +122,8 @@ class Archive:
     def check(self, rows: RowStore) -> None:
         """Raise an IndexFileError if loaded rows hold values that no save writes. Reads all rows."""
         with reporting_damage(self.stored.path):
-            check_rows([saved.segment for saved in self.saved], rows, self.stored.content.get("metric"))
+            n_centres = n_kept_centres(self.stored.arrays)
+            check_rows([saved.segment for saved in self.saved], rows, self.stored.content.get("metric"), n_centres)
 
 
 def _is_same(old: Any, new: Any) -> bool:

@@ -13,24 +13,29 @@ import numpy as np
 from .._core.tuning import tuning
 from ..data.codes import CodeRows
 from ..data.sparserows import SparseRows, VectorRows
+from ..distances.estimator import LARGEST_SCALARS
+from ..distances.keptcodec import heads_of
 from ..distances.metrics import Metric, squares
 from ..errors import CorruptIndexFileError
 from ..store.rowstore import RowStore
 from ..store.segment import Segment
 from ..store.snapshot import Snapshot
 
-# Largest magnitudes of column values. Vectors have norms up to 1e18, so squared norms are up to 1e36. Factors and
-# spreads are multiplied by the norm of a query. Sums of a few such values stay within float32.
-_LARGEST_VALUES = {"offsets": 1e37, "factors": 1e19, "spreads": 1e19}
+_LARGEST_HEAD = 1e37
 
 
-def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any) -> None:
-    """Raise CorruptIndexFileError if loaded segments hold values that no save writes."""
+def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centres: int) -> None:
+    """Raise CorruptIndexFileError if loaded segments hold values that no save writes.
+
+    `n_centres` is the number of centres that kept vectors of 4 or 8 bits are relative to.
+    """
     for segment in segments:
         segment.check(rows.columns)
         for name, column in segment.columns.items():
-            _check_values(name, column, _LARGEST_VALUES.get(name, float("inf")))
-            if name == "vectors":
+            _check_values(name, column, LARGEST_SCALARS.get(name, float("inf")))
+            if name == "vectors" and rows.columns[name].dtype == np.uint8:
+                _check_heads(column, n_centres)
+            elif name == "vectors":
                 _check_norms(column, Metric(metric).longest)
         if _has_spare_bits(segment.codes, rows.n_bits):
             raise CorruptIndexFileError(f"codes must be 0 past bit {rows.n_bits - 1}")
@@ -47,8 +52,22 @@ def _check_values(name: str, column: Any, largest: float) -> None:
             raise CorruptIndexFileError(f"{name} must be finite")
         if float(np.abs(block).max(initial=0)) > largest:
             raise CorruptIndexFileError(f"{name} must be at most {largest:g}, got {np.abs(block).max():g}")
-        if name in ("factors", "spreads") and (block < 0).any():
+        if name in ("factors", "spreads", "norms") and (block < 0).any():
             raise CorruptIndexFileError(f"{name} must not be negative")
+
+
+def _check_heads(column: Any, n_centres: int) -> None:
+    """Raise CorruptIndexFileError unless the numbers of kept vectors of 4 or 8 bits are finite and in range."""
+    step = tuning().verify_rows
+    for start in range(0, len(column), step):
+        factors, offsets, spreads, centres = heads_of(column[start : start + step])
+        for values in (factors, offsets, spreads):
+            if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST_HEAD:
+                raise CorruptIndexFileError(f"numbers of kept vectors must be finite and at most {_LARGEST_HEAD:g}")
+        if (factors < 0).any() or (spreads < 0).any():
+            raise CorruptIndexFileError("factors and spreads of kept vectors must not be negative")
+        if centres.max(initial=0) >= n_centres:
+            raise CorruptIndexFileError(f"centres of kept vectors must be below {n_centres}, got {centres.max()}")
 
 
 def _check_norms(vectors: VectorRows, longest: float) -> None:

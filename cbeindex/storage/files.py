@@ -250,6 +250,9 @@ def _open_part(part: Path, path: Path) -> FileIO:
         except FileExistsError:
             _remove_stale(part)
             continue
+        except OSError as error:  # the caller knows nothing of the part
+            error.filename = str(path)
+            raise
         try:
             _lock(file)
             if _is_at(file, part):

@@ -12,7 +12,7 @@ from .._core.typing import Arrays
 from ..store.rowstore import RowStore
 from . import container
 from .archive import Archive
-from .settings import ENCODER_PREFIX, RESIDUALS_PREFIX
+from .settings import ENCODER_PREFIX, LEVELS_PREFIX, RESIDUALS_PREFIX
 from .values import reporting_damage
 
 
@@ -20,6 +20,8 @@ class Saveable(ABC):
     """Base class of indexes that can be saved to a file and loaded from it."""
 
     _archive: Archive | None = None
+    # Whether the next save writes the file anew, because most of what it holds is obsolete.
+    _rewrites: bool = False
 
     @property
     def path(self) -> str | None:
@@ -45,8 +47,12 @@ class Saveable(ABC):
                 self._archive = Archive.write(path, content, arrays, rows, self._archive, only_unchanged=False)
             elif self._archive is None:
                 raise ValueError("save needs a path: the index has not been saved or loaded yet")
+            elif self._rewrites:
+                path = self._archive.stored.path
+                self._archive = Archive.write(path, content, arrays, rows, self._archive, only_unchanged=True)
             else:
                 self._archive = self._archive.append(content, arrays, rows)
+            self._rewrites = False
 
     @classmethod
     def load(cls, path: str | os.PathLike[str], mmap: bool = True, verify: bool = False) -> Self:
@@ -67,6 +73,7 @@ class Saveable(ABC):
         stored = archive.stored
         stored.check_mapped(ENCODER_PREFIX)
         stored.check_mapped(RESIDUALS_PREFIX)
+        stored.check_mapped(LEVELS_PREFIX)
         with reporting_damage(stored.path):
             index, rows = cls._from_content(stored.content, stored.arrays)
         archive.load_rows(rows)

@@ -6,8 +6,10 @@ from typing import Any
 
 import numpy as np
 
-from .._core.checks import as_array, as_choice, as_count
+from .._core.checks import as_array, as_choice, as_count, as_flag
 from .._core.typing import Arrays, Floats
+from ..distances.codec import Codec
+from ..distances.keptcodec import KEPT_BITS
 from ..distances.residuals import CELL_BITS, MOST_CENTRES, ResidualCodec
 from ..encoders import ENCODERS, Encoder
 from .values import value_of
@@ -21,6 +23,10 @@ ENCODER_PREFIX = "encoder/"
 RESIDUALS_PREFIX = "residuals/"
 _CENTRES = f"{RESIDUALS_PREFIX}centres"
 _LONGEST = 1e18
+
+# The section that holds the centres of kept vectors of 4 or 8 bits.
+LEVELS_PREFIX = "levels/"
+_KEPT_CENTRES = f"{LEVELS_PREFIX}centres"
 
 
 def options_of(content: dict[str, Any]) -> dict[str, Any]:
@@ -56,10 +62,41 @@ def load_residuals(content: dict[str, Any], arrays: Arrays, n_bits: int) -> tupl
     bits = as_count(value_of(described, "bits"), "bits")
     if bits not in CELL_BITS:
         raise ValueError(f"bits of residual codes must be one of {CELL_BITS}, got {bits}")
-    centres = as_array(arrays, _CENTRES, np.float32, (None, n_bits))
+    return _checked_centres(arrays, _CENTRES, n_bits), bits
+
+
+def levels_content(codec: Codec | None) -> tuple[dict[str, Any], Arrays]:
+    """Describe kept vectors of 4 or 8 bits; return their centres by section name, unless they are those of cells."""
+    if codec is None:
+        return {"fitted": False}, {}
+    own = None if codec.rows_of_levels is None or codec.shares_centres else codec.rows_of_levels.residuals.centres
+    return {"fitted": True}, {} if own is None else {_KEPT_CENTRES: own}
+
+
+def load_levels(content: dict[str, Any], arrays: Arrays, n_levels: int) -> tuple[bool, Floats | None]:
+    """Return whether vectors are kept in 4 or 8 bits by a codec that is fitted, and centres that are their own."""
+    described = content.get("levels")
+    if described is None or not as_flag(value_of(described, "fitted"), "fitted"):
+        return False, None
+    if content["vectors"] not in KEPT_BITS or content["buckets"] == "graph":
+        raise ValueError(f"levels must not be in an index with vectors={content['vectors']!r}")
+    if _KEPT_CENTRES not in arrays:
+        return True, None
+    return True, _checked_centres(arrays, _KEPT_CENTRES, n_levels)
+
+
+def n_kept_centres(arrays: Arrays) -> int:
+    """Return how many centres kept vectors of 4 or 8 bits have: their own, those of cells, or the mean alone."""
+    own = arrays.get(_KEPT_CENTRES, arrays.get(_CENTRES))
+    return 1 if own is None else len(own)
+
+
+def _checked_centres(arrays: Arrays, name: str, n_bits: int) -> Floats:
+    """Return centres of residuals from a section of a file."""
+    centres: Floats = as_array(arrays, name, np.float32, (None, n_bits))
     if not 1 <= len(centres) <= MOST_CENTRES or not np.isfinite(centres).all() or np.abs(centres).max() > _LONGEST:
         raise ValueError(f"centres must be 1 to {MOST_CENTRES} rows of finite numbers up to {_LONGEST:g}")
-    return centres, bits
+    return centres
 
 
 def load_encoder(config: Any, arrays: Arrays, dim: int, n_bits: int) -> Encoder:

@@ -11,14 +11,15 @@ from numpy.typing import NDArray
 
 from .._core.threads import as_n_threads, for_each_chunk
 from .._core.tuning import tuning
-from .._core.typing import Codes, Ids
+from .._core.typing import Codes, Floats, Ids
 from ..data.codes import n_words
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.estimator import SCALARS
-from ..distances.metrics import Metric
+from ..distances.keptcodec import KEPT_BITS, kept_column
+from ..distances.metrics import Metric, squares
 from ..distances.residuals import residual_column
 from ..distances.vertices import VertexShape
 from ..encoders import Encoder
@@ -73,8 +74,8 @@ class Ingest:
     ----------
     dim, n_bits : int
     metric : Metric
-    vectors : {None, "float32", "float16"}
-        Type of the vectors kept beside codes, None if they are not kept.
+    vectors : {None, "float32", "float16", "int8", "int4", "auto"}
+        Type of the vectors kept beside codes, None if they are not kept, "auto" until the first vectors decide.
     buckets : Arranger, or None
     keeps_sparse : bool
         Whether kept vectors, and those that wait until the index is fitted, are stored sparse.
@@ -84,6 +85,10 @@ class Ingest:
         Whether Hamming codes are stored, and the scalars that they need.
     has_vertices : bool
         Whether vertices of a graph are stored.
+    n_levels : int
+        Projections of a kept vector of 4 or 8 bits.
+    shares_levels : bool
+        Whether the Hamming codes of the encoder are of the same projections, and of no others.
     """
 
     dim: int
@@ -95,6 +100,37 @@ class Ingest:
     cell_bits: int | None = None
     keeps_codes: bool = True
     has_vertices: bool = False
+    n_levels: int = 0
+    shares_levels: bool = False
+
+    @property
+    def kept_bits(self) -> int | None:
+        """Bits a dimension of kept vectors that are levels, None if they are not."""
+        return KEPT_BITS.get(self.vectors or "")
+
+    @property
+    def kept_column(self) -> str | None:
+        """The column that kept vectors are read from."""
+        if self.vectors is None or self.kept_bits is None:
+            return None if self.vectors is None else "vectors"
+        if self.has_vertices:
+            return "vertices"
+        return "residuals" if self.kept_bits == 4 == self.cell_bits and self.shares_levels else "vectors"
+
+    @property
+    def needs_sample(self) -> bool:
+        """Whether centres are trained on the first rows."""
+        return self.cell_bits is not None or (self.kept_bits is not None and not self.has_vertices)
+
+    @property
+    def vertex_shape(self) -> VertexShape:
+        """Sizes of vertices."""
+        return VertexShape.of(self.dim, self.vertex_bits)
+
+    @property
+    def vertex_bits(self) -> int:
+        """Bits that vertices are made for: where they are the kept vectors, they have levels of all dimensions."""
+        return self.n_bits if self.kept_bits is None else max(self.n_bits, self.dim)
 
     @property
     def code_bits(self) -> int:
@@ -108,20 +144,31 @@ class Ingest:
         if self.cell_bits is not None:
             columns["residuals"] = residual_column(self.n_bits, self.cell_bits)
         if self.has_vertices:
-            columns["vertices"] = VertexShape.of(self.dim, self.n_bits).column
-        if self.vectors is not None:
+            columns["vertices"] = self.vertex_shape.column
+        if self.kept_bits is not None:
+            if self.kept_column == "vectors":
+                columns["vectors"] = kept_column(self.n_levels, self.kept_bits)
+            if self.metric.name == "cosine":
+                columns["norms"] = Column(np.float32)
+        elif self.vectors is not None:
             columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)
         return columns
 
     @property
     def record_bytes(self) -> int:
         """Bytes of a row in a graph."""
-        return VertexShape.of(self.dim, self.n_bits).record_bytes
+        return self.vertex_shape.record_bytes
 
     def codec_of(self, encoder: Encoder) -> Codec:
-        """Return the codec of a fitted encoder, without centres of cells."""
+        """Return the codec of a fitted encoder, without centres."""
         codec = Codec.of(encoder, self.metric)
-        return codec.with_vertices() if self.has_vertices else codec
+        return self.with_kept(codec.with_vertices(self.vertex_bits) if self.has_vertices else codec)
+
+    def with_kept(self, codec: Codec, centres: Floats | None = None) -> Codec:
+        """Return a codec that keeps vectors too, if they are levels and it knows the centres of cells, if any."""
+        if self.kept_bits is None or (self.cell_bits is not None and codec.residuals is None):
+            return codec
+        return codec.with_kept(self.kept_bits, self.kept_column == "residuals", centres)
 
     def fitted_to(self, codec: Codec) -> Ingest:
         """Return what an index with this codec stores."""
@@ -145,6 +192,8 @@ class Ingest:
         Raises ValueError, naming the row in `source`, if a row cannot be stored.
         """
         row_squares = self.metric.check(source, first, block)
+        if self.kept_bits is not None and self.keeps_sparse and isinstance(block, SparseRows):
+            _check_density(source, block, self.vectors, self.n_levels * self.kept_bits // 8)
         if self.vectors == "float16":
             _check_float16(source, first, block)
         return row_squares
@@ -172,7 +221,7 @@ class Ingest:
             has_bytes = (bytes_then >= tuning().first_bytes) & (n_rows >= tuning().least_first_rows)
             is_enough = (n_rows >= tuning().first_rows) | has_bytes
             has_enough = has_enough or bool(is_enough.any())
-            if self.cell_bits is not None:
+            if self.needs_sample:
                 is_enough &= (n_rows >= tuning().centre_sample_rows) | (bytes_then >= tuning().centre_sample_bytes)
             taken = block[: int(is_enough.argmax()) + 1] if is_enough.any() else block
             self.check(source, first, taken)
@@ -197,8 +246,10 @@ class Ingest:
                 at = first - start
                 words, values = codec.encode_rows(source, first, prepared)
                 codes[at : at + len(block)] = words[:, : codes.shape[1]]
-                if "vectors" in columns:
+                if self.kept_bits is None and self.vectors is not None:
                     values["vectors"] = columns["vectors"].of(block)
+                if "norms" in columns:
+                    values["norms"] = np.sqrt(squares(block)).astype(np.float32)
                 for name in columns:
                     parts[name][at // step] = values[name]
                 new.advance(len(block))
@@ -217,6 +268,17 @@ class Ingest:
         if not self.keeps_sparse:
             return np.full(len(block), 4 * self.dim)
         return 8 * (block.counts() if isinstance(block, SparseRows) else np.count_nonzero(block, axis=1))
+
+
+def _check_density(source: VectorSource, block: SparseRows, kind: str | None, n_bytes: int) -> None:
+    """Raise ValueError if the levels of sparse rows, `n_bytes` each, take more memory than their entries."""
+    n_entries = block.counts().sum()
+    if 8 * n_entries < n_bytes * len(block):
+        mean = 8 * n_entries // len(block)
+        raise ValueError(
+            f'{source.name} must be dense enough for vectors="{kind}", which keeps {n_bytes:,} bytes a row, but sparse '
+            f'rows have {mean:,} bytes on average: use vectors="float32" or "float16", which keep sparse rows sparse'
+        )
 
 
 def _check_float16(source: VectorSource, first: int, block: VectorRows) -> None:

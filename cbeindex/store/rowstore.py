@@ -21,6 +21,7 @@ from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows
 from ..data.codes import CodeRows, n_words
 from ..data.columns import Column
+from ..data.ids import missing_text
 from ..errors import CorruptIndexFileError
 from .buffer import Buffer
 from .segment import NOT_HIDDEN, Arranger, Segment
@@ -193,13 +194,13 @@ class RowStore:
                 self._contents = self._appended(contents, ids, words, columns or {})
             return ids
 
-    def remove(self, ids: Ids) -> None:
-        """Remove rows. An id that is not present is an error, and then nothing is removed."""
+    def remove(self, ids: Ids, *, ignore_missing: bool = False) -> None:
+        """Remove rows. An id that is not present is an error, unless ignored, and then nothing is removed."""
         with self.lock:
             taken = self._contents.has(ids)
-            if not taken.all():
-                raise ValueError(f"id {ids[~taken][0]} is not in the index")
-            self._contents = self._contents.without(ids)
+            if not (ignore_missing or taken.all()):
+                raise ValueError(missing_text(ids[~taken]))
+            self._contents = self._contents.without(ids[taken])
 
     def change_buckets(self, change: Callable[[Segment], Segment]) -> None:
         """Replace the buckets of sealed segments; `change` returns a segment of the same rows."""

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from .._core.typing import Codes, Ids, Rows
 from ..data.codes import n_words
 from ..data.columns import Column
+from ..data.ids import missing_text
 from ..errors import CorruptIndexFileError
 from .segment import Segment
 
@@ -41,7 +42,7 @@ class Snapshot(NamedTuple):
         """Raise ValueError if one of `ids` is not present."""
         found = self.contains(ids)
         if not found.all():
-            raise ValueError(f"id {ids[~found][0]} is not in the index")
+            raise ValueError(missing_text(ids[~found]))
 
     def stats(self) -> dict[str, Any]:
         """Count rows, segments and bytes."""

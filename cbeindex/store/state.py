@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import copy
+import math
 from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .._core.threads import n_cores
 from .._core.tuning import tuning
-from .._core.typing import Ids, Rows
+from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
@@ -39,7 +41,7 @@ class IndexState(NamedTuple):
     @classmethod
     def empty(cls, ingest: Ingest, encoder: Encoder | None) -> IndexState:
         """Make the state of an index without rows; `encoder` is fitted, or None."""
-        if encoder is None or ingest.cell_bits is not None:  # centres of cells come from the first rows
+        if encoder is None or ingest.needs_sample or ingest.vectors == "auto":  # centres come from the first rows
             return cls(ingest, None, ingest.vector_store())
         return cls(ingest, None, ingest.vector_store()).with_codec(ingest.codec_of(encoder))
 
@@ -50,7 +52,10 @@ class IndexState(NamedTuple):
 
     def keeping(self, is_sparse: bool) -> IndexState:
         """Return the state of an index without rows that stores vectors sparse or dense."""
-        ingest = replace(self.ingest, keeps_sparse=is_sparse)
+        vectors = self.ingest.vectors
+        if vectors == "auto":
+            vectors = "float32" if is_sparse else "int8"
+        ingest = replace(self.ingest, keeps_sparse=is_sparse, vectors=vectors)
         return self._replace(ingest=ingest, rows=ingest.vector_store() if self.codec is None else ingest.code_store())
 
     def add(self, new: NewRows, prototype: Encoder) -> tuple[Ids, IndexState]:
@@ -131,11 +136,14 @@ class IndexState(NamedTuple):
         return state
 
     def _codec_of(self, encoder: Encoder, sample: VectorRows) -> Codec:
-        """Return the codec of a fitted encoder, with centres of a sample if the index has cells."""
-        codec = self.ingest.codec_of(encoder)
-        if self.ingest.cell_bits is None:
+        """Return the codec of a fitted encoder, with centres of a sample for cells and kept vectors."""
+        ingest, codec = self.ingest, self.ingest.codec_of(encoder)
+        if not ingest.needs_sample:
             return codec
-        return codec.with_residuals(self.ingest.metric.prepare(sample), self.ingest.cell_bits)
+        prepared = ingest.metric.prepare(sample)
+        if ingest.cell_bits is not None:
+            codec = ingest.with_kept(codec.with_residuals(prepared, ingest.cell_bits))
+        return codec.with_kept_of(prepared)
 
     def with_codec(self, codec: Codec) -> IndexState:
         """Return the state of an index without rows whose codec is fitted."""
@@ -167,18 +175,71 @@ class IndexState(NamedTuple):
             return False
         ours, theirs = self.codec.residuals, other.codec.residuals
         is_equal = ours is None or (theirs is not None and np.array_equal(ours.centres, theirs.centres))
+        kept, other_kept = self.codec.rows_of_levels, other.codec.rows_of_levels
+        if kept is not None:
+            centres = None if other_kept is None else other_kept.residuals.centres
+            is_equal &= centres is not None and np.array_equal(kept.residuals.centres, centres)
         return is_equal and (other.ingest.keeps_codes or not self.ingest.keeps_codes)
+
+    def codes_of(self, ids: Ids) -> Codes:
+        """Return the Hamming codes of `ids` as words. Raises ValueError if there are none, or an id is not present."""
+        if not self.ingest.keeps_codes:
+            raise ValueError("this index keeps no Hamming codes: make it with hamming=True")
+        if self.codec is None:
+            raise ValueError("vectors have no codes until the index is fitted: call fit(X), or add more vectors")
+        snapshot = self.rows.snapshot()
+        snapshot.require(ids)
+        return snapshot.codes_of(ids, self.ingest.code_bits)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
         if self.codec is not None and self.ingest.vectors is None:
             raise ValueError('this index keeps codes only; make it with vectors="float32" to get vectors back')
+        if self.codec is not None and self.codec.kept is not None:
+            return self._decoded(ids, snapshot)
         found: Any = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
         return found.astype(np.float32) if isinstance(found, SparseRows) else found.astype(np.float32, copy=False)
 
+    def _decoded(self, ids: Ids, snapshot: Snapshot) -> Vectors:
+        """Return the vectors that are kept of `ids` in 4 or 8 bits."""
+        column, columns = self._kept_rows(ids, snapshot), self.rows.columns
+        assert self.codec is not None
+        assert self.codec.kept is not None
+        vectors = self.codec.kept.vectors_of(column, n_cores())
+        if "norms" in columns:
+            with np.errstate(over="ignore"):  # of vectors as long as float32 allows
+                vectors *= snapshot.column_of("norms", ids, columns["norms"])[:, np.newaxis]
+            largest = np.finfo(np.float32).max
+            np.clip(vectors, -largest, largest, out=vectors)
+        return vectors
+
+    def _kept_rows(self, ids: Ids, snapshot: Snapshot) -> Any:
+        """Return what is kept of `ids` in 4 or 8 bits."""
+        name = str(self.ingest.kept_column)
+        return snapshot.column_of(name, ids, self.rows.columns[name])
+
+    def kept_error(self, snapshot: Snapshot) -> float | None:
+        """Return the root mean square of the errors of kept vectors of 4 or 8 bits, over that of the vectors.
+
+        Errors were measured when vectors were added, and are those of some rows. None for other vectors.
+        """
+        if self.codec is None or self.codec.kept is None:
+            return None
+        ids = snapshot.ids()
+        ids = ids[:: max(1, len(ids) // tuning().kept_error_rows)]
+        if not len(ids):
+            return 0.0
+        column = self._kept_rows(ids, snapshot)
+        errors, wholes = self.codec.kept.squared_errors(column), squares(self._decoded(ids, snapshot))
+        if "norms" in self.rows.columns:
+            norms = snapshot.column_of("norms", ids, self.rows.columns["norms"]).astype(np.float64)
+            errors = errors * norms**2
+        whole = float(wholes.sum())
+        return math.sqrt(float(errors.sum()) / whole) if whole > 0 else 0.0
+
     def values_per_vector(self, snapshot: Snapshot) -> int:
         """Return the number of values stored of a kept vector; of sparse vectors, the mean number of entries."""
-        if not (self.ingest.vectors and self.ingest.keeps_sparse):
+        if not (self.ingest.vectors and self.ingest.keeps_sparse) or self.ingest.kept_bits is not None:
             return self.ingest.dim
         n_entries: int = sum(segment.columns["vectors"].values.size for segment in snapshot.segments)
         return n_entries // max(1, sum(segment.n_rows for segment in snapshot.segments))

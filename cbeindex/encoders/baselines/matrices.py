@@ -16,7 +16,7 @@ from ..base import rows_per_block
 Matrix: TypeAlias = NDArray[Any]  # float32 or float64
 Parameters = TypeVar("Parameters")
 
-LARGEST_SCALE = 1e24
+LARGEST_SCALE = 1e9
 """Bound on the factor between squared norms before and after projecting, on its inverse, and on its variance."""
 
 LARGEST_WEIGHT = 16.0

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ... import kernels
 from ..._core.threads import for_each_chunk
@@ -16,6 +17,7 @@ from ...store.segment import Segment
 from .residualcells import ResidualCells
 
 _NO_VECTORS: Vectors = np.empty((0, 0), dtype=np.float32)
+_NO_KEPT: NDArray[np.uint8] = np.empty((0, 0), dtype=np.uint8)
 # Stands for queries where there are no vectors to compare them with.
 _NO_QUERIES: Vectors = np.empty((1, 0), dtype=np.float32)
 
@@ -32,13 +34,16 @@ class CellCounts(NamedTuple):
     n_wanted : int
         Rows that must be found, whatever cells it takes.
     k : int
-        Rows to find by exact distance among them; 0 if the rows by estimate are the result.
+        Rows to find by the distances of vectors among them; 0 if the rows by estimate are the result.
+    kept_bits : int
+        Bits a dimension of kept vectors that are levels, 0 for float32 vectors.
     """
 
     n_probes: int
     n_found: int
     n_wanted: int
     k: int = 0
+    kept_bits: int = 0
 
 
 class CellsFound(NamedTuple):
@@ -47,9 +52,9 @@ class CellsFound(NamedTuple):
     Attributes
     ----------
     keys : uint64 array of shape (n_queries, n_found)
-        Estimate keys, ascending; empty if exact distances were computed.
+        Estimate keys, ascending; empty if vectors were read.
     distances, ids : float32 and int64 arrays of shape (n_queries, k)
-        The nearest rows by exact distance.
+        The nearest rows by the distances of vectors.
     visits : int64 array of shape (3,)
         Rows and cells that were scanned, vectors that were read.
     n_searched : int
@@ -86,7 +91,7 @@ class CellCall:
     Parameters
     ----------
     segment : Segment
-        With float32 vectors, if exact distances are wanted.
+        With vectors in float32, or in 4 or 8 bits relative to the centres of the cells, if those are to be read.
     hidden : bool array, or empty
     counts : CellCounts
     """
@@ -98,11 +103,13 @@ class CellCall:
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
-        numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted]
+        numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted, counts.kept_bits]
+        vectors = segment.columns["vectors"] if counts.k else None
         self._arguments = (
             codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
             directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,
-            hidden, segment.ranks, segment.order, segment.ids, segment.columns["vectors"] if counts.k else _NO_VECTORS,
+            hidden, segment.ranks, segment.order, segment.ids,
+            _NO_VECTORS if vectors is None or counts.kept_bits else vectors, vectors if counts.kept_bits else _NO_KEPT,
             codec.metric.number, np.array(numbers, dtype=np.int64),
             kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
         )  # fmt: skip
@@ -157,5 +164,8 @@ class CellCall:
 
     def _checked(self, n_searched: int) -> int:
         if n_searched < 0:
-            raise CorruptIndexFileError(f"the order of rows must be of numbers below {self._n_rows}")
+            what = f"the order of rows must be of numbers below {self._n_rows}"
+            if self._counts.kept_bits:
+                what += ", and kept vectors must have finite numbers and centres of the index"
+            raise CorruptIndexFileError(what)
         return n_searched

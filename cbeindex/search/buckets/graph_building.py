@@ -17,7 +17,9 @@ from ..._core.progress import part_bar
 from ..._core.threads import for_each_chunk
 from ..._core.tuning import tuning
 from ..._core.typing import Floats, Keys, Rows
+from ...distances.metrics import squares
 from ...distances.vertices import VertexCodec
+from ...errors import CorruptIndexFileError
 
 DEGREE = 32
 _NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -75,6 +77,10 @@ class GraphBuilder:
         self._has_lifts = bool(self._norms.min() < (1 - _NORM_ROUNDING) * self._norms.max())
         n_values = codec.shape.n_levels + self._has_lifts
         self._points = codec.decode(column, n_threads, -(-n_values // 16) * 16)
+        # Rows are up to twice as far from the centre as they are long. A file may say anything of vertices.
+        longest = 8 * codec.unit * codec.metric.longest
+        if not (squares(self._points) <= longest).all():
+            raise CorruptIndexFileError(f"vertices must have norms up to {longest**0.5:g}")
         self._projections = codec.code_projections(self._points, n_threads)
         if self._has_lifts:  # the coordinate that makes products distances, behind the last projection
             if self._projections is self._points:

@@ -141,7 +141,8 @@ def _kept(codec: Codec, segment: Segment) -> KeptVectors | None:
     """Return the kept vectors of a segment, whose rows are known by their places; None if there are none."""
     if "vectors" not in segment.columns:
         return None
-    return kept_vectors(segment.columns["vectors"], np.arange(segment.n_rows), codec.metric, codec.encoder.dim)
+    places, dim = np.arange(segment.n_rows), codec.encoder.dim
+    return kept_vectors(segment.columns["vectors"], places, codec.metric, dim, codec.rows_of_levels)
 
 
 def _as_float32(vectors: VectorRows, dim: int) -> VectorRows:

@@ -12,8 +12,8 @@ import numpy as np
 
 from .._core.tuning import tuning
 from .._core.typing import Rows
-from ..data.source import RowError, is_sparse
-from ..data.vectorfiles import open_vectors
+from .source import RowError, is_sparse
+from .vectorfiles import open_vectors
 
 
 class Inputs:
@@ -78,6 +78,15 @@ class Inputs:
                     block = np.ascontiguousarray(block)  # Fortran order: gathering rows one by one is slow
                 yield range(first + start, first + start + block.shape[0]), block
                 _release_pages(rows)
+
+    def sample_rows(self, n_sample: int | None, seed: int) -> Rows:
+        """Choose the rows that an encoder is fitted to, in ascending order; by default as many as are affordable."""
+        if n_sample is None:
+            constants = tuning()
+            n_affordable = int(constants.cli_sample_bytes / max(1, self.row_bytes))
+            n_sample = max(constants.cli_least_sample_rows, min(constants.cli_sample_rows, n_affordable))
+        rng = np.random.default_rng(seed)
+        return np.sort(rng.choice(self.n_rows, min(n_sample, self.n_rows), replace=False, shuffle=False))
 
     def take(self, rows: Rows) -> Any:
         """Read some rows, given by ascending numbers, as float32, or as a CSR array if the files are sparse."""

@@ -1,0 +1,190 @@
+"""Kept vectors of 4 and 8 bits a dimension: what they are stored as, and the distances that follow from them.
+
+A row is stored as
+
+    factor  float32     of the product of its levels in a distance
+    offset  float32     what the row adds to its distances
+    spread  float32     standard deviation of products over the length of a query; the lowest byte of the mantissa is
+                        the number of the centre
+    levels  bytes       one byte a dimension (int8), or two dimensions a byte (4 bits), and zeros up to a multiple of 4
+
+The levels are those of the residual of the row relative to its centre (`quantising.py`, `residuals.py`). For a query
+with the projections z, the distance is `offset + shift - factor * <z, values>`, with the shift of the query for the
+centre.
+"""
+
+from typing import Any, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from .._core.typing import Floats, Ids, Keys, Projections, Ranks, Rows
+from .dots import Numbers, dot_floats, dot_int4, dot_int8, squares_floats
+from .exact import insert, order_of
+from .jit import njit
+from .prefetch import prefetch
+
+KeptRows: TypeAlias = NDArray[np.uint8]
+"""Rows of heads and levels."""
+
+
+@njit(cache=True, nogil=True)
+def shift_of(
+    projections: Floats, query_shift: float, centres: Floats, centre: int, weights: Floats, shifts: Floats
+) -> None:
+    """Write what a query adds to all distances of a centre, and its squared distance to the centre."""
+    n_bits = projections.size
+    across = squares_floats(projections, centres, centre * n_bits, n_bits)
+    shifts[centre, 0], shifts[centre, 1] = query_shift + weights[0] * across, across
+    if weights[1] != 0:
+        shifts[centre, 0] += weights[1] * dot_floats(projections, centres, centre * n_bits, n_bits)
+
+
+@njit(cache=True, nogil=True)
+def whole_numbers(projections: Floats, bits: int, numbers: Numbers) -> Any:
+    """Write a query as whole numbers; return their scale, and their sum times the middle of the levels.
+
+    `numbers`, (2, n_bytes), gets even and odd dimensions for levels of 4 bits, and else all of them in its first row.
+    """
+    n, largest = projections.size, np.float32(0)
+    for j in range(n):
+        largest = max(largest, abs(projections[j]))
+    scale = max(largest / np.float32(32767), np.float32(1e-30))
+    factor, total = np.float32(1) / scale, np.int64(0)
+    if bits == 8:
+        for j in range(n):
+            numbers[0, j] = np.int16(np.rint(projections[j] * factor))
+        return scale, 0.0
+    numbers[1, n // 2 :] = 0
+    for j in range(n):
+        number = np.int64(np.rint(projections[j] * factor))
+        numbers[j & 1, j >> 1] = number
+        total += number
+    return scale, np.float64(total) * 7.5
+
+
+@njit(cache=True, nogil=True)
+def distance_to_kept(
+    rows: KeptRows, row: int, bits: int, numbers: Numbers, scale: float, middle: float, projections: Floats,
+    query_shift: float, centres: Floats, weights: Floats, shifts: Floats,
+) -> Any:  # fmt: skip
+    """Return the estimated distance of a row; NaN if its centre does not exist, which a file may say.
+
+    `shifts`, (n_centres, 2), are computed where they are NaN.
+    """
+    size, flat = rows.shape[1], rows.reshape(-1)
+    base = row * size
+    head = flat[base : base + 12].view(np.float32)
+    centre = np.int64(flat[base + 8])
+    if centre >= centres.shape[0]:
+        return np.float32(np.nan)
+    if np.isnan(shifts[centre, 0]):
+        shift_of(projections, query_shift, centres, centre, weights, shifts)
+    if bits == 8:
+        product = np.float64(dot_int8(numbers[0], flat.view(np.int8), base + 12, projections.size))
+    else:
+        product = np.float64(dot_int4(numbers, flat, base + 12, numbers.shape[1])) - middle
+    return np.float32((head[1] + shifts[centre, 0]) - np.float32(np.float64(head[0]) * (np.float64(scale) * product)))
+
+
+@njit(cache=True, nogil=True)
+def prefetch_kept(rows: KeptRows, row: int) -> None:
+    """Ask for a row."""
+    size = rows.shape[1]
+    for j in range(0, size + 63, 64):
+        prefetch(rows, row * size + min(j, size - 1))
+
+
+@njit(cache=True, nogil=True)
+def read_kept(
+    projections: Floats, query_shift: float, rows: KeptRows, bits: int, centres: Floats, weights: Floats,
+    shifts: Floats, ids: Ids, order: Ranks, keys: Keys, n: int, near: Floats, near_ids: Ids,
+) -> int:  # fmt: skip
+    """Write the nearest of `n` candidates by their kept vectors; return how many were read, or -1.
+
+    -1: a file holds an order of rows, or a centre, that does not exist. Keys hold ranks of rows in their lower half.
+    """
+    for i in range(near.size):
+        near[i], near_ids[i] = np.inf, -1
+    numbers = np.empty((2, projections.size if bits == 8 else (projections.size + 1) // 2), dtype=np.int16)
+    scale, middle = whole_numbers(projections, bits, numbers)
+    places = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
+        places[i] = np.int64(order[rank]) if rank < order.size else -1
+        if places[i] < 0 or places[i] >= rows.shape[0]:
+            return -1
+        if i < 8:
+            prefetch_kept(rows, places[i])
+    for i in range(n):
+        if i + 8 < n:
+            prefetch_kept(rows, places[i + 8])
+        distance = distance_to_kept(
+            rows, places[i], bits, numbers, scale, middle, projections, query_shift, centres, weights, shifts
+        )
+        if np.isnan(distance):
+            return -1
+        insert(distance, ids[places[i]], near, near_ids, i)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def nearest_kept(
+    projections: Projections, query_shifts: Floats, kept: KeptRows, bits: int, centres: Floats, weights: Floats,
+    ids: Ids, rows: Rows, counts: Rows, lower: Floats, distances: Floats, result_ids: Ids, n_read: Rows,
+) -> bool:  # fmt: skip
+    """Do as `exact.nearest` for kept vectors; return False if a row has a centre that does not exist."""
+    k = distances.shape[1]
+    n_bits = projections.shape[1]
+    shifts = np.empty((centres.shape[0], 2), dtype=np.float32)
+    numbers = np.empty((2, n_bits if bits == 8 else (n_bits + 1) // 2), dtype=np.int16)
+    for query in range(projections.shape[0]):
+        n, near, near_ids, z = counts[query], distances[query], result_ids[query], projections[query]
+        near[:], near_ids[:], shifts[:] = np.inf, -1, np.nan
+        scale, middle = whole_numbers(z, bits, numbers)
+        order = order_of(lower[query, :n])
+        for i in range(n):
+            if lower[query, order[i]] > near[k - 1]:
+                break
+            if i + 4 < n:
+                prefetch_kept(kept, rows[query, order[i + 4]])
+            row = rows[query, order[i]]
+            distance = distance_to_kept(
+                kept, row, bits, numbers, scale, middle, z, query_shifts[query], centres, weights, shifts
+            )
+            if np.isnan(distance):
+                return False
+            n_read[query] += 1
+            insert(distance, ids[row], near, near_ids, i)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def distances_to_kept(
+    projections: Floats, query_shift: float, kept: KeptRows, bits: int, centres: Floats, weights: Floats, rows: Rows,
+    distances: Floats,
+) -> bool:  # fmt: skip
+    """Write the estimated distances of some rows; return False if a row has a centre that does not exist."""
+    shifts = np.full((centres.shape[0], 2), np.float32(np.nan))
+    numbers = np.empty((2, projections.size if bits == 8 else (projections.size + 1) // 2), dtype=np.int16)
+    scale, middle = whole_numbers(projections, bits, numbers)
+    for i in range(rows.size):
+        distances[i] = distance_to_kept(
+            kept, rows[i], bits, numbers, scale, middle, projections, query_shift, centres, weights, shifts
+        )
+        if np.isnan(distances[i]):
+            return False
+    return True
+
+
+@njit(cache=True, nogil=True)
+def values_of_kept(kept: KeptRows, start: int, stop: int, bits: int, values: Floats) -> None:
+    """Write the values of the levels of rows [start, stop), of which `kept` has the bytes behind the heads."""
+    for row in range(start, stop):
+        for j in range(values.shape[1]):
+            if bits == 8:
+                byte = np.int32(kept[row, j])
+                values[row, j] = byte - 256 if byte > 127 else byte
+            else:
+                level = (kept[row, j >> 1] >> (4 * (j & 1))) & 15
+                values[row, j] = np.float32(level) - np.float32(7.5)

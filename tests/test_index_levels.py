@@ -1,0 +1,464 @@
+"""CBEIndex with vectors of 4 and 8 bits: searches, filters, files, merging, shrinking."""
+
+import pickle
+import signal
+import subprocess
+import sys
+import time
+
+import numpy as np
+import pytest
+import scipy.sparse
+
+from cbeindex import CBEIndex, CirculantEncoder, CorruptIndexFileError, verify
+from cbeindex.encoders import SKLSHEncoder
+from fuzz import container
+from tests import vector_oracles
+from tests.small import small_buckets, tune
+from tests.vector_oracles import clustered
+
+DIM = 24
+METRICS = ("cosine", "l2", "ip")
+KINDS = ("int8", "int4")
+BUCKETS = (
+    {},
+    {"buckets": "clusters"},
+    {"buckets": "substrings"},
+    {"buckets": "cells", "cell_bits": 1},
+    {"buckets": "cells", "cell_bits": 4},
+    {"buckets": "cells", "cell_bits": 1, "n_bits": 16},
+    {"buckets": "graph"},
+    {"buckets": "graph", "n_bits": 16},
+)
+
+
+@pytest.fixture(autouse=True)
+def _small():
+    with small_buckets({"least_centre_rows": 4, "centre_sample_rows": 10**4}):
+        yield
+
+
+def some_vectors(n, seed=0, dim=DIM):
+    rows = clustered(n, dim, seed=seed, n_centres=6)
+    if n > 8:
+        rows[7], rows[8] = rows[3], 0
+    return rows
+
+
+def an_index(n=200, dim=DIM, **options):
+    index = CBEIndex(dim, **options)
+    index.add(some_vectors(n, dim=dim))
+    return index
+
+
+def exhaustive(index):
+    """Options of a search that reads every kept vector."""
+    beside = index._state.ingest.kept_column == "vectors"
+    return {"mode": "scan"} | ({"n_candidates": len(index)} if beside else {})
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("vectors", KINDS)
+def test_estimates_are_near_the_truth_by_their_errors(options, metric, vectors):
+    """Of all rows; the smallest of many estimates would tend to be too small."""
+    index, rows, queries = an_index(vectors=vectors, metric=metric, **options), some_vectors(200), some_vectors(8, 5)
+    found = index.search(queries, 200, **exhaustive(index))
+    truth = np.take_along_axis(vector_oracles.distances(metric, queries, rows), found.ids, axis=1)
+    assert found.errors.shape == found.ids.shape
+    ratios = (found.distances - truth) / found.errors
+    assert np.isfinite(ratios).all()
+    # Errors of a row with all queries depend on each other, so this is the mean square of some hundred of them.
+    assert 0.3 < np.sqrt((ratios**2).mean()) < 1.5
+    bound = 0.05 if vectors == "int8" else 0.5
+    assert np.abs(found.distances - truth).mean() < bound * truth.std()
+    assert found.stats["rerank"] == ("levels" if index._state.ingest.kept_column == "vectors" else "asymmetric")
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("vectors", KINDS)
+def test_the_answer_does_not_depend_on_threads_batches_or_the_way_there(options, vectors):
+    index, queries = an_index(vectors=vectors, **options), some_vectors(40, 5)
+    mode = "scan" if index.buckets == "clusters" else "auto"  # which plans batches in another way
+    whole = index.search(queries, 5, mode)
+    for i in (0, 7, 8, 39):
+        one = index.search(queries[i], 5, mode)
+        np.testing.assert_array_equal(one.ids, whole.ids[i])
+        np.testing.assert_array_equal(one.distances, whole.distances[i])
+        np.testing.assert_allclose(one.errors, whole.errors[i], rtol=1e-5)
+    many = index.search(queries, 5, mode, n_threads=3)
+    np.testing.assert_array_equal(many.ids, whole.ids)
+    np.testing.assert_array_equal(many.errors, whole.errors)
+    sparse = index.search(scipy.sparse.csr_array(queries), 5, mode)
+    np.testing.assert_allclose(sparse.distances, whole.distances, rtol=1e-3, atol=1e-3)
+    again = pickle.loads(pickle.dumps(whole))
+    np.testing.assert_array_equal(again.errors, whole.errors)
+    assert again.stats == whole.stats
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("metric", METRICS)
+def test_filters_and_radii(options, metric):
+    index, queries = an_index(vectors="int8", metric=metric, **options), some_vectors(3, 5)
+    every = index.search(queries, 200, **exhaustive(index))
+    allow = np.arange(0, 200, 3)
+    for few in (allow, allow[:4]):
+        found = index.search(queries, 10, **exhaustive(index), allow=few)
+        for i in range(3):
+            expected = every.ids[i][np.isin(every.ids[i], few)][:10]
+            np.testing.assert_array_equal(found.ids[i, : len(expected)], expected)
+    denied = index.search(queries, 5, deny=every.ids[0, :3])
+    assert not np.isin(denied.ids, every.ids[0, :3]).any()
+    radius = float(np.median(every.distances))
+    within = index.range_search(queries, radius)
+    for i in range(3):
+        ids = within.ids[within.lims[i] : within.lims[i + 1]]
+        expected = every.ids[i][every.distances[i] <= radius]
+        # Codes rule out rows that are far beyond the radius by their own errors.
+        assert np.isin(ids, expected).all()
+        assert len(ids) >= 0.97 * len(expected)
+
+
+def test_more_results_than_a_kernel_inserts():
+    index = an_index(400, vectors="int4", metric="l2")
+    few, many = (index.search(some_vectors(2, 5), k, mode="scan", n_candidates=400) for k in (100, 300))
+    np.testing.assert_array_equal(many.ids[:, :100], few.ids)
+    np.testing.assert_allclose(many.distances[:, :100], few.distances)
+    assert (np.diff(many.distances) >= 0).all()
+
+
+def test_exact_distances_are_refused():
+    for n, options in ((200, {}), (200, {"buckets": "graph"}), (5, {})):
+        index = an_index(n, vectors="int8", **options)
+        with pytest.raises(ValueError, match="estimates with errors"):
+            index.search(some_vectors(1), 3, rerank="exact")
+        assert index.search(some_vectors(1), 3, rerank="asymmetric").ids.shape == (1, 3)
+
+
+def test_explain_says_what_is_kept():
+    assert "rerank='levels', because the index keeps vectors=\"int8\"" in an_index(vectors="int8").explain(
+        some_vectors(1), 3
+    )
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("vectors", KINDS)
+def test_get_returns_vectors_as_far_from_the_originals_as_stats_say(options, metric, vectors):
+    rows = some_vectors(200)
+    rows[:100] *= 10
+    index = CBEIndex(DIM, vectors=vectors, metric=metric, **options)
+    index.add(rows)
+    back = index.get(np.arange(200)).astype(np.float64)
+    errors = np.sqrt(((back - rows) ** 2).sum() / (rows.astype(np.float64) ** 2).sum())
+    np.testing.assert_allclose(index.stats()["relative_error"], errors, rtol=0.1)  # over lengths of decoded vectors
+    assert errors < (0.02 if vectors == "int8" or index.buckets == "graph" else 0.3)
+    np.testing.assert_array_equal(index.get(5), index.get([5])[0])
+    if metric == "cosine":
+        np.testing.assert_array_equal(back[8], 0)
+
+
+def test_encoders_that_are_not_linear_keep_vectors_too():
+    rows = some_vectors(200)
+    index = CBEIndex(DIM, vectors="int8", metric="l2", encoder=SKLSHEncoder(DIM, 64))
+    index.add(rows)
+    found = index.search(rows[:50], 3, n_candidates=200)
+    expected = vector_oracles.distances("l2", rows[:50], rows).min(axis=1)
+    assert (found.distances[:, 0] < expected + 0.1).all()
+    assert len(index.range_search(rows[:1], 1e9).ids) == 200
+
+
+def test_bytes_of_a_row():
+    """B bits a dimension, the bits of the codes, and up to 48 bytes for everything else."""
+    dim, n = 96, 2_000
+    rows = some_vectors(n, dim=dim)
+    for vectors, options in (("int4", {}), ("int8", {}), ("int4", {"buckets": "cells", "hamming": False})):
+        index = CBEIndex(dim, vectors=vectors, **options)
+        index.add(rows)
+        bits = int(vectors[3:])
+        parts = index.stats()["bytes"]
+        n_cells = sum(s.buckets.n_cells for s in index._state.rows.search_snapshot().segments if s.buckets)
+        per_cell = 4 * dim + 2 * 8 + 1 + 31 * (dim // 2 + 20)  # centroid, starts, and records that are not full
+        n_bytes = (sum(parts.values()) - n_cells * per_cell) / n
+        assert n_bytes <= dim * bits / 8 + index.n_bits / 8 + 48 + 1, (vectors, options, parts)
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("vectors", KINDS)
+@pytest.mark.parametrize("mmap", [True, False])
+def test_files(options, vectors, mmap, tmp_path):
+    path, queries = tmp_path / "items.cbe", some_vectors(5, 5)
+    index = an_index(150, vectors=vectors, **options)
+    index.save(path)
+    index.add(some_vectors(60, 9))
+    index.remove([3, 160])
+    index.save()
+    verify(path)
+    loaded = CBEIndex.load(path, mmap=mmap)
+    assert loaded.vectors == vectors
+    ours, theirs = index.search(queries, 5), loaded.search(queries, 5)
+    np.testing.assert_array_equal(ours.ids, theirs.ids)
+    np.testing.assert_array_equal(ours.distances, theirs.distances)
+    np.testing.assert_array_equal(ours.errors, theirs.errors)
+    np.testing.assert_array_equal(index.get(index.ids), loaded.get(index.ids))
+    loaded.compact()
+    verify(path)
+    np.testing.assert_array_equal(index.get(index.ids), CBEIndex.load(path).get(index.ids))
+
+
+@pytest.mark.parametrize("vectors", ["auto", *KINDS])
+def test_an_index_without_rows_or_with_few_can_be_saved(vectors, tmp_path):
+    for n in (0, 5):
+        index = CBEIndex(DIM, vectors=vectors)
+        if n:
+            index.add(some_vectors(n))
+        index.save(tmp_path / "few.cbe")
+        index = CBEIndex.load(tmp_path / "few.cbe")
+        index.add(some_vectors(200, 3))
+        assert index.vectors == ("int8" if vectors == "auto" else vectors)
+        assert index.search(some_vectors(2), 3).errors is not None
+
+
+def change(path, section, edit):
+    """Change the values of a section, with correct checksums."""
+    file = container.parse(path.read_bytes())
+    array = file.section(section).array.copy()
+    edit(array)
+    file.section(section).array = array
+    container.write(file, path)
+
+
+def a_number(row, number, value):
+    def edit(array):
+        array[row, 4 * number : 4 * number + 4] = np.array([value], dtype="<f4").view(np.uint8)
+
+    return edit
+
+
+def a_centre(array):
+    array[3, 8] = 255
+
+
+@pytest.mark.parametrize("options", [{}, {"buckets": "cells", "cell_bits": 1}])
+@pytest.mark.parametrize(
+    "edit", [a_number(2, 0, np.nan), a_number(2, 1, np.inf), a_number(2, 0, -1), a_number(2, 2, -3), a_centre]
+)
+def test_verify_refuses_values_that_no_save_writes(options, edit, tmp_path):
+    path = tmp_path / "items.cbe"
+    index = an_index(vectors="int8", **options)
+    index.save(path)
+    change(path, "segment 1.0/vectors", edit)
+    with pytest.raises(CorruptIndexFileError):
+        verify(path)
+    loaded = CBEIndex.load(path)
+    try:  # searched without harm
+        loaded.search(some_vectors(5, 5), 5, **exhaustive(loaded))
+    except CorruptIndexFileError as error:
+        assert "kept vectors" in str(error)  # noqa: PT017
+
+
+@pytest.mark.parametrize("value", [np.nan, -1.0])
+def test_verify_refuses_norms_that_no_save_writes(value, tmp_path):
+    path = tmp_path / "items.cbe"
+    an_index(vectors="int8").save(path)
+    change(path, "segment 1.0/norms", lambda array: array.__setitem__(0, value))
+    with pytest.raises(CorruptIndexFileError, match="norms"):
+        verify(path)
+
+
+def test_centres_of_a_file_are_checked(tmp_path):
+    path = tmp_path / "items.cbe"
+    an_index(vectors="int8").save(path)
+    change(path, "levels/centres", lambda array: array.__setitem__((0, 0), np.nan))
+    with pytest.raises(CorruptIndexFileError, match="centres"):
+        CBEIndex.load(path)
+
+
+# --- sparse vectors ---
+
+
+def sparse_vectors(n, share, seed=0):
+    rows = some_vectors(n, seed)
+    return scipy.sparse.csr_array(np.where(np.random.default_rng(seed).random(rows.shape) < share, rows, 0))
+
+
+def test_auto_keeps_dense_rows_in_8_bits_and_sparse_rows_as_they_are():
+    index = CBEIndex(DIM, vectors="auto")
+    assert index.vectors == "auto"
+    index.add(some_vectors(100))
+    assert index.vectors == "int8"
+    rows = sparse_vectors(100, 0.1)
+    index = CBEIndex(DIM, vectors="auto")
+    index.add(rows)
+    assert index.vectors == "float32"
+    np.testing.assert_array_equal(index.get(range(100)).toarray(), rows.toarray())
+    assert index.search(rows[:2], 3, rerank="exact").errors is None
+    assert CBEIndex(DIM, vectors="auto").fit(some_vectors(50)).vectors == "int8"
+
+
+def test_sparse_vectors_must_be_longer_than_their_levels():
+    index = CBEIndex(DIM, vectors="int8", metric="l2")
+    with pytest.raises(ValueError, match='use vectors="float32" or "float16", which keep sparse rows'):
+        index.add(sparse_vectors(100, 0.03))
+    assert len(index) == 0
+    rows = sparse_vectors(100, 0.5)
+    index.add(rows)
+    np.testing.assert_allclose(index.get(range(100)), rows.toarray(), atol=0.1)
+    index.add(sparse_vectors(5, 0.5, 3))
+    assert len(index) == 105
+
+
+# --- merging, refitting ---
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+def test_merge_copies_equal_rows_and_quantises_others_anew(options):
+    rows, others = some_vectors(200), some_vectors(60, 9)
+    encoder = CirculantEncoder(DIM, options.get("n_bits")).fit(rows)
+    plain = {name: value for name, value in options.items() if name != "n_bits"}
+    one, two = (CBEIndex(DIM, encoder=encoder, vectors="int8", metric="l2", **plain) for _ in range(2))
+    one.add(rows)
+    two.add(rows, ids=np.arange(1000, 1200))
+    one.merge(two)
+    np.testing.assert_allclose(one.get(np.arange(1000, 1200)), two.get(np.arange(1000, 1200)), atol=1e-6)
+    exact = CBEIndex(DIM, vectors="float32", metric="l2")
+    exact.add(others, ids=np.arange(5000, 5060))
+    one.merge(exact)
+    np.testing.assert_allclose(one.get(np.arange(5000, 5060)), others, atol=0.1)
+    exact.merge(two)
+    np.testing.assert_allclose(exact.get(np.arange(1000, 1200)), two.get(np.arange(1000, 1200)), atol=1e-6)
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+def test_refit_keeps_vectors(options):
+    index = an_index(vectors="int8", metric="l2", **options)
+    before = index.get(np.arange(200))
+    index.refit()
+    np.testing.assert_allclose(index.get(np.arange(200)), before, atol=0.15)
+    assert index.search(some_vectors(3), 3).errors is not None
+
+
+# --- shrinking ---
+
+
+def bytes_of(index):
+    return sum(index.stats()["bytes"].values())
+
+
+@pytest.mark.parametrize("options", [options for options in BUCKETS if options.get("n_bits") is None])
+@pytest.mark.parametrize("metric", METRICS)
+def test_shrink_step_by_step(options, metric, tmp_path):
+    path, rows = tmp_path / "items.cbe", some_vectors(220)
+    index = CBEIndex(DIM, vectors="float32", metric=metric, **options)
+    index.add(rows[:200])
+    index.add(rows[200:])
+    index.remove([11, 205])
+    index.save(path)
+    ids = index.ids
+    for vectors, bound in (("float16", 0.01), ("int8", 0.1), ("int4", 1.2), (None, None)):
+        before, n_bytes = CBEIndex.load(path), bytes_of(index)
+        assert index.shrink(vectors) is index
+        assert index.vectors == vectors
+        np.testing.assert_array_equal(CBEIndex.load(path).get(ids), before.get(ids))  # the file is as it was
+        found = index.search(rows[:5], 3)
+        index.save()
+        verify(path)
+        assert bytes_of(index) < n_bytes or index._state.ingest.kept_column != "vectors"
+        loaded = CBEIndex.load(path)
+        assert loaded.vectors == vectors
+        np.testing.assert_array_equal(loaded.ids, ids)
+        again = loaded.search(rows[:5], 3)
+        np.testing.assert_array_equal(found.ids, again.ids)
+        np.testing.assert_array_equal(found.distances, again.distances)
+        if vectors is not None:
+            assert np.abs(loaded.get(ids) - rows[ids]).max() < bound
+        loaded.add(some_vectors(40, 3), np.arange(1000, 1040))
+        assert len(loaded) == len(ids) + 40
+        index = CBEIndex.load(path)
+    with pytest.raises(ValueError, match="cannot be restored"):
+        index.shrink("int4")
+
+
+def test_what_shrinking_cannot_do_is_refused():
+    with pytest.raises(ValueError, match="keeps codes only"):
+        an_index().shrink("int8")
+    with pytest.raises(ValueError, match='keeps vectors="int4"'):
+        an_index(vectors="int4").shrink("float16")
+    with pytest.raises(ValueError, match="not decided"):
+        CBEIndex(DIM, vectors="auto").shrink(None)
+    with pytest.raises(ValueError, match="one of"):
+        an_index(vectors="int8").shrink("auto")
+    with pytest.raises(ValueError, match="16 projections"):
+        an_index(vectors="float32", buckets="graph", n_bits=16).shrink("int8")
+    index = CBEIndex(DIM, vectors="float32")
+    index.add(sparse_vectors(100, 0.03))
+    with pytest.raises(ValueError, match="keep sparse rows"):
+        index.shrink("int8")
+    assert index.vectors == "float32"
+    index = CBEIndex(DIM, vectors="float32", metric="l2")
+    index.add(1e6 * some_vectors(100))
+    with pytest.raises(ValueError, match="float16"):
+        index.shrink("float16")
+    assert index.shrink("float32") is index
+    assert index.shrink("int8").vectors == "int8"
+
+
+def test_an_index_that_is_not_fitted_shrinks_what_it_will_keep():
+    index = an_index(10, vectors="float32")
+    index.shrink("int8")
+    np.testing.assert_array_equal(index.get(range(10)), some_vectors(10))
+    index.add(some_vectors(200, 3))
+    assert index.stats()["relative_error"] > 0
+
+
+def test_searches_see_the_old_index_while_it_shrinks(monkeypatch):
+    index, queries = an_index(vectors="float32"), some_vectors(3)
+    expected, seen = index.search(queries, 3), []
+    from cbeindex.store import shrinking
+
+    original = shrinking._Shrinking._segment
+
+    def watched(self, *arguments):
+        seen.append(index.search(queries, 3))
+        return original(self, *arguments)
+
+    monkeypatch.setattr(shrinking._Shrinking, "_segment", watched)
+    index.shrink("int4")
+    assert seen
+    for found in seen:
+        np.testing.assert_array_equal(found.distances, expected.distances)
+
+
+SHRINKER = """
+import sys
+from cbeindex import CBEIndex
+index = CBEIndex.load(sys.argv[1])
+print("at work", flush=True)
+index.shrink("int4")
+index.save()
+"""
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
+def test_a_shrinker_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
+    tune(monkeypatch, first_rows=2_000)
+    path, rows, seen = tmp_path / "items.cbe", clustered(3_000, DIM), set()
+    index = CBEIndex(DIM, vectors="float32", metric="l2")
+    index.add(rows)
+    for delay in (0, 0.02, 0.1, 0.3, 1, 30):
+        index.save(path)
+        with subprocess.Popen([sys.executable, "-c", SHRINKER, str(path)], stdout=subprocess.PIPE) as child:
+            child.stdout.readline()
+            try:
+                child.wait(delay)
+            except subprocess.TimeoutExpired:
+                child.send_signal(signal.SIGKILL)
+        time.sleep(0)
+        verify(path)
+        loaded = CBEIndex.load(path)
+        seen.add(loaded.vectors)
+        assert loaded.vectors in ("float32", "int4")
+        assert len(loaded) == 3_000
+        error = np.abs(loaded.get(np.arange(3_000)) - rows).max()
+        assert error == 0 if loaded.vectors == "float32" else error < 2
+    assert "float32" in seen
