@@ -7,8 +7,8 @@ from benchmarks import isa
 
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
 NAMES = (
-    "recall", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth", "files",
-    "sharded", "paper", "picture",
+    "recall", "promise", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth",
+    "files", "sharded", "paper", "picture",
 )  # fmt: skip
 
 

@@ -155,7 +155,7 @@ def _file_bytes(index: CBEIndex) -> int:
 
 def _search_ours(index: CBEIndex, queries: Any, k: int) -> NDArray[np.int64]:
     reads = index.vectors is not None and index._state.ingest.kept_column == "vectors"
-    every = {"n_candidates": len(index)} if reads else {}
+    every: dict[str, Any] = {"n_candidates": len(index)} if reads else {}
     starts = range(0, queries.shape[0], _TOGETHER)
     return np.concatenate([index.search(queries[i : i + _TOGETHER], k, "scan", **every).ids for i in starts])
 

@@ -52,6 +52,12 @@ def load(name: str) -> Dataset:
     return _REAL[name][0](name)
 
 
+def raw(name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
+    """Load rows and queries of a dense set as they were measured, with their norms."""
+    with np.load(SHARED / f"{name}.npz") as arrays:
+        return arrays["base"].astype(np.float32), arrays["queries"].astype(np.float32)
+
+
 def planted(n: int, dim: int, n_queries: int, *, n_near: int = 20, seed: int = 0) -> Dataset:
     """Random directions, with `n_near` neighbours of every query planted at angles from 10 to 60 degrees."""
     rng = np.random.default_rng(seed)

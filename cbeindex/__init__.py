@@ -1,5 +1,6 @@
 """Approximate nearest neighbour search for long vectors, by circulant binary embedding."""
 
+from ._core.threads import set_num_threads
 from .binary import BinaryIndex
 from .encoders import CirculantEncoder
 from .errors import (
@@ -26,5 +27,6 @@ __all__ = [
     "SearchResult",
     "UnsupportedVersionError",
     "WriterConflictError",
+    "set_num_threads",
     "verify",
 ]

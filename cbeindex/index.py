@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._core.checks import as_choice, as_flag, as_missing, as_real, dtype_name
+from ._core.checks import as_choice, as_count, as_flag, as_missing, as_real, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
 from ._core.typing import Arrays, CodeBytes
@@ -25,15 +25,15 @@ from .distances.residuals import default_bits
 from .distances.rotations import loses_nothing, rotation_length
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready
-from .search.buckets import bucket_maker
-from .search.cellsearch import CellSearch
-from .search.graphsearch import GraphSearch
+from .search.buckets import bucket_maker, kind_of
 from .search.naming import named
 from .search.pipeline import VectorSearch
-from .search.plan import Explanation, Plan
+from .search.plan import Explanation, Plan, Selection
 from .search.planner import costs, plan
-from .search.request import IdFilter, IndexTraits, SearchRequest
+from .search.prepared import PreparedSearch, prepared
+from .search.request import NO_FILTER, IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
+from .search.tuned import TRUE_CANDIDATES, calibrated_by, n_true, tuning_sample
 from .storage.saveable import Saveable
 from .storage.settings import (
     encoder_content,
@@ -79,8 +79,9 @@ class CBEIndex(Saveable):
         of 4 bits, and graphs, keep such vectors as their own codes and store them once: a graph has 8 bits a dimension
         for "int4" too. "auto": "int8", or "float32" if the first vectors are sparse. `np.float32` and `np.float16` are
         as good as their names, and True is "float32".
-    buckets : {None, "substrings", "clusters", "cells", "graph"}
-        None: a search scans every code. "cells": rows near the same float centroid are stored contiguously, with codes
+    buckets : {None, "auto", "substrings", "clusters", "cells", "graph"}
+        None: a search scans every code. "auto": cells, where the encoder is linear; data without clusters is scanned.
+        "cells": rows near the same float centroid are stored contiguously, with codes
         of their residuals beside the Hamming codes, and a search visits the cells nearest the query. The fastest kind
         for batches of ordinary embeddings. "graph": every row has 32 neighbours, whose codes are stored with it, and a
         search walks from row to row towards the query. The fastest kind for single queries where rows change rarely:
@@ -140,18 +141,19 @@ class CBEIndex(Saveable):
         else:
             self._prototype = checked_encoder(encoder, dim, n_bits)
         self.dim, self.n_bits = self._prototype.dim, self._prototype.n_bits
-        self.buckets = buckets
+        is_linear = getattr(self._prototype, "is_linear", True)
+        self.buckets, self._kind = buckets, kind_of(buckets, is_linear)
         self.hamming = as_flag(hamming, "hamming")
         self._options = {"n_tables": n_tables, "table_bits": table_bits, "n_cells": n_cells}
-        if buckets == "cells" or cell_bits is not None:
+        if self._kind == "cells" or cell_bits is not None:
             self._options["cell_bits"] = cell_bits
         if spill is not None:
             self._options["spill"] = spill
-        maker = bucket_maker(buckets, self.n_bits, self._options)
+        maker = bucket_maker(self._kind, self.n_bits, self._options)
         has_cells = maker is not None and maker.uses_residuals
         if not self.hamming and not (maker is not None and maker.needs_vectors):
             raise ValueError(f'hamming=False needs buckets="cells" or "graph", got buckets={buckets!r}')
-        if has_cells and not getattr(self._prototype, "is_linear", True):
+        if has_cells and not is_linear:
             raise ValueError('buckets="cells" needs a linear encoder, and this one is not: use buckets="clusters"')
         ingest = Ingest(
             self.dim,
@@ -161,7 +163,7 @@ class CBEIndex(Saveable):
             maker,
             cell_bits=(cell_bits or default_bits(self.n_bits)) if has_cells else None,
             keeps_codes=self.hamming,
-            has_vertices=buckets == "graph",
+            has_vertices=self._kind == "graph",
             n_levels=rotation_length(self._prototype),
             shares_levels=rotation_length(self._prototype) == self.n_bits and loses_nothing(self._prototype),
         )
@@ -274,6 +276,7 @@ class CBEIndex(Saveable):
         n_candidates: int | None = None,
         n_probes: int | None = None,
         *,
+        recall: float | None = None,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
         n_threads: int | None = None,
@@ -284,10 +287,16 @@ class CBEIndex(Saveable):
         ----------
         queries : array_like or sparse of shape (n_queries, dim) or (dim,)
         k : int
-        mode : {"auto", "scan", "cascade", "buckets"}
+        recall : float, optional
+            Share of the true `k` nearest vectors to find on average, by default 0.95 if the index keeps vectors. Mode,
+            probes and candidates are chosen so that the search is fast, by what the index has measured on stored
+            vectors, or on queries (`tune`). 1.0 computes the distances of all vectors. An index of codes only comes
+            as near as its codes allow. `stats["expected_recall"]` is what the index expects to have found.
+        mode : {"auto", "scan", "cascade", "buckets", "exact"}
             "scan" compares every code. "cascade" compares 512 bits of every code first, and more bits of the codes that
             can still be among the nearest. It scans codes of up to 1,024 bits, and scans when too many codes remain.
-            "buckets" compares the codes in some buckets. "auto" chooses the fastest mode, which `explain` shows.
+            "buckets" compares the codes in some buckets. "exact" computes the distances of all vectors, which must be
+            kept. "auto" chooses the fastest mode, which `explain` shows.
         rerank : {None, "asymmetric", "exact", "auto"}
             None: order by Hamming distance, and return Hamming distances. "asymmetric": estimate distances from the
             real-valued query and the codes. "exact": compute distances from the kept vectors, which "int8" and "int4"
@@ -295,17 +304,16 @@ class CBEIndex(Saveable):
         n_candidates : int, optional
             Number of vectors, the nearest in Hamming distance, that are re-ranked. By default max(8 k, 640). By
             default every scanned vector is re-ranked where codes have up to 512 bits, norms count, or there are few
-            vectors (not with substrings, nor in the cascade). With cells: number of vectors, the nearest by estimate,
-            whose exact distances are computed, by default max(4 k, 40), and with a graph k + max(k / 2, 6).
+            vectors (not with substrings, nor in the cascade). With cells and graphs: number of vectors, the nearest by
+            estimate, whose exact distances are computed, by default as many as `recall` needs.
         n_probes : int, optional
-            With a graph, the beam of a walk: as many of the nearest vectors seen so far are visited. By default a beam
-            that finds 97 % of the `k` nearest of a vector near a stored one; the beam widens until `k` vectors that may
-            be results are found, and where a walk takes longer than a scan, vectors are scanned. Otherwise buckets
-            visited in each segment: cells, or buckets of each table of substrings, where those that differ in
-            the least certain bits of the query come first. By default as many cells as hold 99 % (clusters) or 97 %
-            (cells) of the `k` nearest of a stored vector (which may be too few for queries unlike the data, and for
-            clusters under "ip"), or as many substrings as exact search in Hamming distance needs. More buckets are
-            visited until they hold `k` vectors that may be results.
+            With a graph, the beam of a walk: as many of the nearest vectors seen so far are visited. The beam widens
+            until `k` vectors that may be results are found, and where a walk takes longer than a scan, vectors are
+            scanned. Otherwise buckets visited in each segment: cells, or buckets of each table of substrings, where
+            those that differ in the least certain bits of the query come first. More buckets are visited until they
+            hold `k` vectors that may be results. By default as many as `recall` needs; as many clusters as hold 99 %
+            of the `k` nearest of a stored vector (too few under "ip"); and as many substrings as exact search in
+            Hamming distance needs.
         allow, deny : array_like of int or str, optional
             Ids that alone may be results, and ids that must not be results.
         n_threads : int, optional
@@ -318,27 +326,38 @@ class CBEIndex(Saveable):
             standard errors of estimated distances, also of those from vectors of 4 or 8 bits. An index that is not
             fitted yet returns exact distances.
         """
-        memo, options = self._state.rows.memo, (k, mode, rerank, n_candidates, n_probes)
-        planned: CellSearch | GraphSearch | None = memo.get(options) if allow is None and deny is None else None
+        found, selections = self._search(
+            queries, (k, mode, rerank, n_candidates, n_probes), recall,
+            NO_FILTER if allow is None and deny is None else IdFilter.checked(allow, deny), n_threads,
+        )  # fmt: skip
+        return named(found, selections) if self._state.rows.has_names else found
+
+    def _search(
+        self, queries: Any, options: tuple[Any, ...], recall: float | None, ids: IdFilter, n_threads: int | None
+    ) -> tuple[SearchResult, tuple[Selection, ...]]:
+        """Search with the arguments of `search`; return results whose ids are those of rows, and where these are."""
+        memo, is_plain = self._state.rows.memo, ids is NO_FILTER
+        planned: PreparedSearch | None = memo.get(options, recall) if is_plain else None
         again = None if planned is None else planned.nearest_of_array(queries, n_threads)
         if planned is not None and again is not None:
-            return named(again, planned.selections) if self._state.rows.has_names else again
+            return again, planned.selections
         source = VectorSource(queries, self.dim, "queries")
+        k, mode, rerank, n_candidates, n_probes = options
         request = SearchRequest.checked(
-            source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
-            n_probes=n_probes, n_threads=n_threads,
+            source.n_rows, k, mode, ids=ids, rerank=rerank, n_candidates=n_candidates, n_probes=n_probes,
+            n_threads=n_threads, recall=recall,
         )  # fmt: skip
         codec, traits, chosen = self._plan(request)
         check_result_size(source.n_rows, request.k)
-        search = _prepared(traits, codec, chosen)
+        search = prepared(traits, codec, request, chosen)
         if search is not None:
-            if allow is None and deny is None and chosen.k == request.k:
-                memo.put(options, search)
+            if is_plain and chosen.k == request.k:
+                memo.put(options, search, recall)
             found = search.nearest(source, request.n_threads).padded(request.k)
         else:
+            codec = None if chosen.mode == "exact" else codec
             found = VectorSearch(source, traits, codec, chosen).nearest(request.n_threads).padded(request.k)
-        found = found.first() if source.is_single else found
-        return named(found, chosen.selections) if self._state.rows.has_names else found
+        return found.first() if source.is_single else found, chosen.selections
 
     def range_search(
         self,
@@ -378,7 +397,7 @@ class CBEIndex(Saveable):
         if not traits.reads_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
         bound = as_real(radius, "radius")
-        search = _prepared(traits, codec, chosen)
+        search = prepared(traits, codec, request, chosen)
         if search is not None:
             found = search.within(source, bound, request.n_threads)
         else:
@@ -394,6 +413,7 @@ class CBEIndex(Saveable):
         n_candidates: int | None = None,
         n_probes: int | None = None,
         *,
+        recall: float | None = None,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
     ) -> Explanation:
@@ -401,11 +421,65 @@ class CBEIndex(Saveable):
         source = VectorSource(queries, self.dim, "queries")
         request = SearchRequest.checked(
             source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
-            n_probes=n_probes,
+            n_probes=n_probes, recall=recall,
         )  # fmt: skip
         _, traits, chosen = self._plan(request)
         head = f"{source.n_rows:,} queries, {chosen.k:,} of {chosen.n_stored:,} vectors each"
         return Explanation(head, chosen, costs(traits, chosen))
+
+    def search_ids(self, ids: ArrayLike, k: int = 10, **options: Any) -> SearchResult:
+        """Find the `k` nearest vectors of each of some stored vectors, which must be kept, without the vector itself.
+
+        Parameters
+        ----------
+        ids : array_like of int, shape (n,), or int
+        k : int
+        **options
+            As in `search`.
+
+        Returns
+        -------
+        SearchResult
+            1-D for a single id.
+        """
+        state = self._state
+        snapshot = state.rows.snapshot()
+        numbers = snapshot.require(as_any_ids(ids, "ids"))
+        vectors: Any = state.vectors_of(numbers, snapshot)
+        own: Any = as_objects(snapshot.names(numbers).tolist()) if state.rows.has_names else numbers
+        found = self.search(vectors, as_count(k, "k") + 1, **options).without(own)
+        return found.first() if is_one(ids) else found
+
+    def tune(self, queries: ArrayLike, k: int = 10) -> Self:
+        """Calibrate cells or graphs by queries of the caller, for indexes whose queries differ from what is stored.
+
+        Otherwise an index is calibrated by stored vectors when its cells or graphs are made. Vectors that are added
+        later are calibrated that way too, so repeat the call when the index has grown.
+
+        Parameters
+        ----------
+        queries : array_like or sparse of shape (n_queries, dim)
+            Some hundred queries at least; up to 2,048 of them are used.
+        k : int
+            The number of results that matters most.
+
+        Returns
+        -------
+        self
+        """
+        sample: Any = tuning_sample(VectorSource(queries, self.dim, "queries"))
+        n_results = as_count(k, "k")
+        with self._lock:
+            codec = self._state.codec
+            has_vectors = self._state.ingest.vectors is not None
+            if not has_vectors or codec is None or self._kind not in ("cells", "graph"):
+                raise ValueError(
+                    'tune needs cells or a graph, and vectors: make the index with buckets="auto" and vectors="float32"'
+                )
+            n = n_true(n_results, len(self))
+            found, _ = self._search(sample, (n, "scan", "auto", TRUE_CANDIDATES * n, None), None, NO_FILTER, None)
+            self._state.rows.change_buckets(calibrated_by(codec, sample, found.ids, n_results))
+        return self
 
     def get(self, ids: ArrayLike) -> Any:
         """Return the vectors of `ids`: float32 (n, dim), or (dim,) for a single id; a CSR array if stored sparse.
@@ -545,7 +619,7 @@ class CBEIndex(Saveable):
         content = {"kind": "CBEIndex"} | {name: getattr(self, name) for name in names}
         content |= {"options": self._options, "sparse": self._state.ingest.keeps_sparse, "encoder": config}
         content |= ids_content(self._state.rows)
-        if self.buckets == "cells":
+        if self._kind == "cells":
             residuals = None if self._state.codec is None else self._state.codec.residuals
             described, centres = residuals_content(residuals)
             content |= {"hamming": self.hamming, "residuals": described}
@@ -581,21 +655,15 @@ class CBEIndex(Saveable):
         traits = IndexTraits(
             self.n_bits,
             self.metric,
-            self.buckets,
+            self._kind,
             self.dim,
             is_fitted=state.codec is not None,
             keeps_vectors=state.ingest.vectors is not None and state.ingest.kept_bits is None,
             can_estimate=self.buckets == "graph" or getattr(state.encoder or self._prototype, "is_linear", True),
             n_values=state.values_per_vector(snapshot),
             keeps_codes=self.hamming,
+            is_auto=self.buckets == "auto",
             levels=state.ingest.vectors if state.ingest.kept_bits is not None else None,
             keeps_levels=state.ingest.kept_bits is not None and state.ingest.kept_column == "vectors",
         )
         return state.codec, traits, plan(traits, request, snapshot.segments)
-
-
-def _prepared(traits: IndexTraits, codec: Codec | None, chosen: Plan) -> CellSearch | GraphSearch | None:
-    """Return the search of an index with cells or graphs that carries out a plan; None for Hamming codes."""
-    if codec is None or not (chosen.by_cells or chosen.by_graph):
-        return None
-    return GraphSearch(traits, codec, chosen) if chosen.by_graph else CellSearch(traits, codec, chosen)

@@ -40,7 +40,8 @@ _SMALL = {
     "graph_step_rows": 1,
     "graph_leaf_rows": 12,
     "graph_building_beam": 8,
-    "graph_sample_rows": 8,
+    "least_calibration_queries": 8,
+    "most_calibration_queries": 8,
     "least_first_rows": 4,
 }
 

@@ -49,7 +49,7 @@ MAKING = [
     (
         lambda: CBEIndex(10, buckets="trees"),
         ValueError,
-        "buckets must be one of 'substrings', 'clusters', 'cells', 'graph', got 'trees'",
+        "buckets must be one of 'substrings', 'clusters', 'cells', 'graph', 'auto', got 'trees'",
     ),
     (lambda: CBEIndex(10, seed=-1), ValueError, "seed must be at least 0"),
     (lambda: CBEIndex(10, seed=1.5), TypeError, "seed must be an integer"),
@@ -107,7 +107,7 @@ ANY_INDEX = [
     (lambda i: i.search(ONE, 2.0), TypeError, "k must be an integer, got float"),
     (lambda i: i.search(ONE, True), TypeError, "k must be an integer, got bool"),
     (lambda i: i.search(ONE, None), TypeError, "k must be an integer, got NoneType"),
-    (lambda i: i.search(ONE, 3, "fast"), ValueError, "'auto', 'scan', 'cascade', 'buckets', got 'fast'"),
+    (lambda i: i.search(ONE, 3, "fast"), ValueError, "'auto', 'scan', 'cascade', 'buckets', 'exact', got 'fast'"),
     (lambda i: i.search(ONE, 3, "buckets"), ValueError, "needs buckets, but this index has none"),
     (lambda i: i.search(ONE, 3, None), ValueError, "mode must be one of"),
     (lambda i: i.search(ONE, 3, rerank="best"), ValueError, "rerank must be one of 'asymmetric', 'exact', 'auto'"),

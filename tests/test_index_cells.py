@@ -358,7 +358,7 @@ def test_an_index_that_grew_answers_as_well_as_one_built_at_once(monkeypatch):
     every = clustered(3_060, DIM, n_centres=40)
     rows, queries = every[60:], every[:60]
     truth = vector_oracles.nearest("l2", queries, rows, np.arange(3_000), 10)[1]
-    tune(monkeypatch, probe_sample_rows=100, kmeans_rows=32, kmeans_iterations=4)
+    tune(monkeypatch, most_calibration_queries=200, least_calibration_queries=200, kmeans_rows=32, kmeans_iterations=4)
     shares = []
     for step in (3_000, 250, 40):
         index = CBEIndex(DIM, metric="l2", vectors="float32", buckets="cells")

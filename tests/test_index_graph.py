@@ -237,7 +237,7 @@ def test_what_graphs_cannot_honour():
 def test_plans_say_where_a_scan_is_faster():
     index = an_index(300, vectors="float32")
     with tuned(graph_step_rows=16):
-        assert "takes longer" in index.explain(some_vectors(1), 200)
+        assert "take longer" in index.explain(some_vectors(1), 200)
         assert index.search(some_vectors(1), 200).stats["mode"] == "scan"
     told = index.explain(some_vectors(1), 3, n_probes=9)
     assert f"records of {index.stats()['record_bytes']:,} bytes a row" in told
@@ -339,7 +339,9 @@ def test_numbers_are_verified_and_searched_without_harm(saved, place):
         CBEIndex.load(saved).search(some_vectors(4, seed=1), 5, n_probes=50)
 
 
-@pytest.mark.parametrize("edit", [{"longest": -1.0}, {"longest": 1}, {"beams": [1]}, {"beams": [0, 1, 2]}])
+@pytest.mark.parametrize(
+    "edit", [{"longest": -1.0}, {"longest": 1}, {"calibration": []}, {"calibration": {"efforts": [1]}}]
+)
 def test_descriptions_are_checked_at_load(saved, edit):
     file = container.parse(saved.read_bytes())
     file.content["rows"]["segments"][0]["buckets"] |= edit

@@ -110,6 +110,14 @@ def as_probability(value: Any, name: str) -> float:
     return number
 
 
+def as_share(value: Any, name: str) -> float:
+    """Return `value` as a float above 0 and at most 1."""
+    number = as_real(value, name)
+    if not 0 < number <= 1:
+        raise ValueError(f"{name} must be above 0 and at most 1, got {value!r}")
+    return number
+
+
 def as_flag(value: Any, name: str) -> bool:
     """Return `value` if it is True or False."""
     if not isinstance(value, (bool, np.bool_)):

@@ -8,6 +8,7 @@ from .tuning import tuning
 
 # Types whose values cannot change and are equal to no value of another of these types: 1 == True == 1.0.
 _PLAIN = frozenset((int, str, type(None)))
+_NUMBERS = frozenset((float, type(None)))
 # Values that are kept. Most callers search with the same options again and again.
 _MOST = 8
 
@@ -20,17 +21,22 @@ class Memo:
     def __init__(self) -> None:
         self._tuning, self._values = tuning(), dict[tuple[Any, ...], Any]()
 
-    def get(self, options: tuple[Any, ...]) -> Any:
-        """Return the value for these options, None if there is none or an option is not of a plain type."""
+    def get(self, options: tuple[Any, ...], number: float | None = None) -> Any:
+        """Return the value for these options, None if there is none or an option is not of a plain type.
+
+        `number` is an option that is a float or None.
+        """
+        if type(number) not in _NUMBERS:
+            return None
         for option in options:
             if type(option) not in _PLAIN:
                 return None
-        return self._values.get(options) if self._tuning is tuning() else None
+        return self._values.get((number, options)) if self._tuning is tuning() else None
 
-    def put(self, options: tuple[Any, ...], value: Any) -> None:
+    def put(self, options: tuple[Any, ...], value: Any, number: float | None = None) -> None:
         """Keep a value, unless an option is not of a plain type."""
-        if not all(type(option) in _PLAIN for option in options):
+        if type(number) not in _NUMBERS or not all(type(option) in _PLAIN for option in options):
             return
         if self._tuning is not tuning() or len(self._values) >= _MOST:
             self._tuning, self._values = tuning(), {}
-        self._values[options] = value
+        self._values[number, options] = value

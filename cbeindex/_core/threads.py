@@ -34,12 +34,42 @@ _running_aside: set[threading.Lock] = set()
 # The call of `for_each_chunk` whose task this thread works on.
 _current_run: ContextVar[_Run | None] = ContextVar("current_run", default=None)
 _pool: _Pool | None = None
+# The limit of `set_num_threads`.
+_limit: int | None = None
 _pool_lock = threading.Lock()
 _write_locks: WeakSet[threading.RLock] = WeakSet()
 
 
+def set_num_threads(n: int | None) -> None:
+    """Limit the threads that calls use unless they are given `n_threads`, in this process.
+
+    Without a limit, calls use as many threads as the environment variable `CBEINDEX_NUM_THREADS` says, or one for each
+    core.
+
+    Parameters
+    ----------
+    n : int or None
+        None removes the limit.
+
+    Examples
+    --------
+    >>> import cbeindex
+    >>> cbeindex.set_num_threads(1)
+    >>> cbeindex.set_num_threads(None)
+    """
+    global _limit
+    _limit = None if n is None else as_count(n, "n", most=_MOST_THREADS)
+
+
 def n_cores() -> int:
-    """Return the number of cores that this process may use."""
+    """Return the number of threads that this process should use: that of its cores, unless it is limited."""
+    if _limit is not None:
+        return _limit
+    given = os.environ.get("CBEINDEX_NUM_THREADS")
+    if given:
+        if not given.isdecimal() or not 1 <= int(given) <= _MOST_THREADS:
+            raise ValueError(f"CBEINDEX_NUM_THREADS must be a number from 1 to {_MOST_THREADS}, got {given!r}")
+        return int(given)
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

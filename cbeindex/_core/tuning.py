@@ -300,11 +300,56 @@ class Tuning:
     least_spill_gain: float = 0.3
     # Rows of a task that writes records.
     record_task_rows: int = 2**13
-    # The default number of probes is such that cells hold this share of the nearest rows of a row.
-    cell_probe_recall: float = 0.97
-    # Candidates of a search with exact distances, by default: for each result, and at least.
+    # Candidates of a search with exact distances whose probes are given: for each result, and at least.
     cell_candidates_of_k: int = 4
     least_cell_candidates: int = 40
+
+    # Calibration: rows times queries, and the least and the most queries of a segment. Of 60,000 rows 559 are sampled,
+    # whose recall of 0.95 for 10 results has a standard error of 0.004.
+    calibration_pairs: int = 2**25
+    least_calibration_queries: int = 256
+    most_calibration_queries: int = 1000
+    # Effort is measured up to this share of the nearest rows (of more than 100 results, to the second); beyond,
+    # everything is searched.
+    calibrated_share: float = 0.996
+    calibrated_share_of_many: float = 0.97
+    # Candidates of segments that are too small to be calibrated.
+    least_scan_candidates: int = 64
+    # Candidates that are found at most, whatever the number of results, and at least for each result.
+    most_calibrated_depth: int = 800
+    calibrated_depth_of_k: int = 2
+    # More results than these are measured with one in so many queries.
+    most_sampled_results: int = 100
+    fewer_queries: int = 16
+    # Candidates that the true nearest rows are chosen from: for each of them, and at least and at most. If the deeper
+    # half of the candidates has more than this share of the nearest rows, there are too few.
+    true_rows_of_k: int = 5
+    least_true_rows: int = 400
+    most_true_rows: int = 2**14
+    deep_share: float = 0.002
+    # Recall of a search by default, and of one whose mode or number of candidates is given, but not the probes.
+    default_recall: float = 0.95
+    explicit_recall: float = 0.97
+    # Queries whose nearest row is farther than that of this share of the stored rows are unlike them: they are searched
+    # again with half of the misses, and more candidates.
+    near_share: float = 0.99
+    far_candidates: int = 3
+    # Visible rows that are in fewer cells than this share of what is expected of random rows are near each other, and
+    # so are vertices, some of which are sampled, whose neighbours are visible more often: all rows are searched, and
+    # as many of them are candidates, for each result and at least.
+    clumped_share: float = 0.8
+    clump_sample_rows: int = 256
+    clump_candidates_of_k: int = 32
+    least_clump_candidates: int = 256
+    # Nanoseconds for each row and byte of a code that is scanned, for each vector and byte that is read, and for each
+    # step and byte of a walk; microseconds of a query beside them. From searches of Fashion and GloVe on one core.
+    scan_row_ns: float = 2.0
+    scan_byte_ns: float = 0.035
+    read_vector_ns: float = 20.0
+    read_byte_ns: float = 0.02
+    graph_step_ns: float = 100.0
+    graph_byte_ns: float = 0.06
+    query_us: float = 12.0
     # Cells whose exact distances are computed, of those that look-ups find nearest: for each probe, and more.
     exact_cells_of_probe: int = 3
     least_exact_cells: int = 16
@@ -347,11 +392,8 @@ class Tuning:
     least_graph_segment_rows: int = 2**12
     # Rows that are scanned in the time of a step: a beam with more steps than that is not walked.
     graph_step_rows: int = 16
-    # The default beam is measured on this many rows, so that walks find this share of the nearest rows.
-    graph_sample_rows: int = 256
-    graph_beam_recall: float = 0.97
-    # Candidates of a search with exact distances, by default, beyond the results: a share of them, and at least. Levels
-    # are so near to the vectors that few rows change places.
+    # Candidates of a search with exact distances whose beam is given, beyond the results: a share of them, and at
+    # least. Levels are so near to the vectors that few rows change places.
     graph_candidate_share: float = 0.5
     least_graph_candidates: int = 6
     # Rows that a range search finds at first; four times as many while all of them may be within the radius.

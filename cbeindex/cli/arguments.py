@@ -6,6 +6,8 @@ import argparse
 from collections.abc import Callable
 from typing import Any, NoReturn
 
+from .._core.checks import as_share
+
 FORMATS = """\
 formats of vector files, by suffix:
   .npy                   numpy.save: shape (n, dim), real numbers of any type
@@ -46,3 +48,11 @@ def count(least: int) -> Callable[[str], int]:
         return value
 
     return parse
+
+
+def share(text: str) -> float:
+    """Parse a share above 0 and at most 1."""
+    try:
+        return as_share(float(text), "it")
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"must be a number above 0 and at most 1, got {text!r}") from None

@@ -96,7 +96,7 @@ def add_index_arguments(add: Callable[..., object]) -> None:
     add("--vectors", dest="kept", choices=KINDS_OF_VECTORS, help=vectors_help)
     buckets_help = """cells or clusters: scan only the nearest cells, for large indexes; substrings: find near
         duplicates fast (default: scan all codes)"""
-    add("--buckets", choices=BUCKETS, help=buckets_help)
+    add("--buckets", choices=("auto", *BUCKETS), help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     ids_help = "unique ids, one per vector: non-negative integers or strings (.npy), or lines of a .txt file"
     add("--ids", metavar="FILE", help=ids_help)

@@ -19,7 +19,7 @@ from ..data.keys import NO_ID
 from ..data.names import shown
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
-from .arguments import FORMATS, count
+from .arguments import FORMATS, count, share
 from .info import open_index
 from .output import exiting_on_signals, temporary_folder
 
@@ -74,6 +74,9 @@ def add_search_arguments(add: Callable[..., object]) -> None:
     add("queries", metavar="QUERIES", help="a file of vectors, or of packed codes")
     add("-k", type=count(1), default=10, metavar="K", help="results per query (default: 10)")
     add("--key", help="array of an .npz file, or column of a Parquet or Arrow file, to use")
+    recall_help = """share of the nearest vectors to find on average (default: 0.95 if the index keeps vectors); 1
+        computes the distances of all vectors"""
+    add("--recall", type=share, metavar="SHARE", help=recall_help)
     add("--n-probes", type=count(1), metavar="N", help="buckets to probe (default: chosen by the index)")
     mode_help = """scan: all codes; cascade: the first 512 bits of all codes, then more bits of the best; buckets: the
         codes in the probed buckets (default: auto, the fastest)"""
@@ -93,9 +96,11 @@ def _run(arguments: argparse.Namespace) -> None:
     index = open_index(arguments.file)
     options = search_options(arguments)
     if isinstance(index, BinaryIndex):
+        if arguments.recall is not None:
+            raise ValueError(f"{arguments.file} is an index of binary codes, whose searches have no recall to choose")
         if arguments.rerank not in (None, "none") or arguments.n_candidates is not None:
             raise ValueError(f"{arguments.file} is an index of binary codes, which cannot be re-ranked")
-        del options["rerank"], options["n_candidates"]
+        del options["rerank"], options["n_candidates"], options["recall"]
     write_results(index, arguments, options, [arguments.queries, arguments.file])
 
 
@@ -107,6 +112,7 @@ def search_options(arguments: argparse.Namespace) -> dict[str, Any]:
         "n_threads": arguments.threads,
         "rerank": None if arguments.rerank == "none" else arguments.rerank or "auto",
         "n_candidates": arguments.n_candidates,
+        "recall": arguments.recall,
     }
 
 

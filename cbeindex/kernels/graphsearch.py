@@ -82,7 +82,7 @@ def take_nearest(visited: Keys, n: int, hidden: Mask, n_found: int, found: Keys)
 @njit(cache=True, nogil=True)
 def find_candidates(
     tables: Tables, numbers: Numbers, terms: Floats, records: Records, entries: Records, n_bytes: int, at: int,
-    hidden: Mask, counts: Rows, pool: Pool, marks: Marks, visited: Keys, found: Keys, visits: Rows,
+    hidden: Mask, counts: Rows, pool: Pool, marks: Marks, visited: Keys, found: Keys, visits: Rows, skipped: int,
 ) -> int:  # fmt: skip
     """Find the vertices nearest to a query by their levels; return how many, or -1 if records are damaged.
 
@@ -90,7 +90,7 @@ def find_candidates(
     """
     n, beam, most_beam, n_found, n_wanted = records.shape[0], counts[0], counts[1], counts[2], counts[3]
     while beam > 0:
-        n_steps = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited)
+        n_steps = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited, skipped)
         if n_steps < 0:
             return -1
         visits[0] += n_steps
@@ -139,8 +139,8 @@ def put_exact(
 @njit(cache=True, nogil=True)
 def search_projections(
     projections: Projections, lines: Floats, queries: Vectors, shape: Rows, largest_norm: float, records: Records,
-    entries: Records, hidden: Mask, ids: Ids, vectors: Any, metric: int, counts: Rows, distances: Floats,
-    result_ids: Ids, visits: Rows,
+    entries: Records, hidden: Mask, ids: Ids, vectors: Any, metric: int, counts: Rows, skipped: Rows,
+    distances: Floats, result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest vertices of queries; return False if a file holds neighbours that do not exist.
 
@@ -165,6 +165,8 @@ def search_projections(
     counts : int64 array of shape (4,)
         The beam, 0 for a scan; the widest beam; candidates to find by their levels; candidates that must be found,
         whatever beam it takes.
+    skipped : int64 array of shape (n_queries,), or empty
+        For each query a vertex that walks do not pass through, -1 for none.
     distances, result_ids : float32 and int64 arrays of shape (n_queries, k)
         Ascending; infinity and -1 behind them.
     visits : int64 array of shape (3,)
@@ -180,7 +182,7 @@ def search_projections(
         prepare_query(projections[i], n_bits, largest_norm, tables, numbers, terms)
         n = find_candidates(
             tables, numbers, terms, records, entries, n_bytes, shape[2], hidden, counts, pool, marks, visited, found,
-            visits,
+            visits, skipped[i] if skipped.size > 0 else -1,
         )  # fmt: skip
         if n < 0:
             return False
@@ -259,7 +261,7 @@ def search_vectors(
         last = first + n
         if not search_projections(
             projections[:n], lines[:n], queries[first:last], shape, largest_norm, records, entries, hidden, ids,
-            vectors, metric, counts, distances[first:last], result_ids[first:last], visits,
+            vectors, metric, counts, np.empty(0, dtype=np.int64), distances[first:last], result_ids[first:last], visits,
         ):  # fmt: skip
             return -1
     return int(n_queries)

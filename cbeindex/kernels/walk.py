@@ -165,7 +165,7 @@ def take_near(near: Any, estimate_bits: Any, numbers: Any, at: int, n: int, mark
 @njit(cache=True, nogil=True)
 def walk(
     tables: Tables, numbers: Numbers, terms: Floats, records: Records, entries: Records, n_bytes: int, beam: int,
-    pool: Pool, marks: Marks, visited: Keys,
+    pool: Pool, marks: Marks, visited: Keys, skipped: int = -1,
 ) -> int:  # fmt: skip
     """Walk towards a query; return at how many vertices it has been, -1 if records hold numbers of no vertices.
 
@@ -183,6 +183,8 @@ def walk(
         Memory for a hash table, a power of two of places, twice as many as `visited` has at least.
     visited : uint64 array
         The vertices in the order of the walk, bits of the distance << 32 | vertex. The walk ends when it is full.
+    skipped : int
+        A vertex that the walk does not pass through; -1 for none.
     """
     flat, n_vertices = records.reshape(-1), records.shape[0]
     levels, floats, integers = flat.view(np.int8), flat.view(np.float32), flat.view(np.int32)
@@ -198,6 +200,8 @@ def walk(
     n, n_visited, current = 0, 0, 0
     bounds[0] = largest
     marks[:] = -1
+    if skipped >= 0:
+        mark(marks, skipped)
     for entry in range(entries.shape[0]):
         near = near_neighbours(entries, entry, n_bytes, tables, terms, distance, bounds[0], sums, estimates)
         n_fresh = take_near(near, estimate_bits, entry_integers, entry * size + at, n_vertices, marks, fresh)

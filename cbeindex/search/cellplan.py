@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 from .._core.tuning import tuning
-from .plan import Cost, Plan, Selection
-from .request import IndexTraits, SearchRequest
+from .plan import Cost, Plan, Selection, exhaustive
+from .request import IndexTraits, SearchRequest, vector_bytes, wanted_recall
+from .settings import cheapest, expected_share
 
 
 def is_by_cells(traits: IndexTraits, request: SearchRequest) -> bool:
@@ -31,16 +33,27 @@ def refuse(traits: IndexTraits, request: SearchRequest) -> None:
 def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int) -> Plan:
     """Plan a search in cells."""
     reasons = []
+    selections = tuple(selections)
     rerank = traits.best_rerank if _reads_vectors(traits, request) else "asymmetric"
     if request.rerank == "auto":
         reasons.append(f"rerank={rerank!r}, because the index keeps {traits.kept_words}")
+    n_candidates = microseconds = expected = None
+    far = math.inf
+    if request.is_free:
+        settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
+        if not settings.is_enough and rerank == "exact":
+            return exhaustive(selections, k, "no number of candidates that was measured finds enough")
+        selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
+        n_candidates = settings.n_candidates if rerank != "asymmetric" else None
+        far = settings.far if rerank == "exact" else math.inf
+    elif rerank != "asymmetric":
+        n_candidates = request.n_candidates or max(tuning().cell_candidates_of_k * k, tuning().least_cell_candidates)
     mode, why = _choose_mode(request, selections)
+    if not request.is_free and mode == "buckets":
+        selections = tuple(s._replace(effort=request.n_probes or _default_effort(s, k)) for s in selections)
     if request.mode == "auto":
         reasons.append(f"{mode}, because {why}")
-    n_candidates = None
-    if rerank != "asymmetric":
-        enough = max(tuning().cell_candidates_of_k * k, tuning().least_cell_candidates)
-        n_candidates = request.n_candidates or enough
+    if n_candidates is not None:
         reasons.append(f"the nearest {n_candidates:,} by estimate are read")
     return Plan(
         mode,
@@ -51,8 +64,11 @@ def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence
         request.n_probes,
         estimates=True,
         reason="; ".join(reasons) or "as requested",
-        selections=tuple(selections),
+        selections=selections,
         by_cells=True,
+        expected_recall=expected if request.is_free else expected_share(selections, k, n_candidates),
+        microseconds=microseconds,
+        far=far,
     )
 
 
@@ -62,13 +78,21 @@ def costs(plan: Plan) -> dict[str, Cost]:
     n_copied = sum(selection.n_scanned for selection in plan.selections if selection.buckets is None)
     by_mode = {"scan": Cost(n_copied + sum(cells.n_rows for cells in parts), sum(c.records.nbytes for c in parts))}
     if parts:
-        some = [cells.expected_cost(plan.k, plan.n_probes, 0) for cells in parts]
+        some = [s.buckets.expected_cost(plan.k, s.effort, 0) for s in plan.selections if s.buckets is not None]
         by_mode["buckets"] = Cost(n_copied + sum(cost.rows for cost in some), sum(cost.bytes for cost in some))
     return by_mode
 
 
 def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
     return traits.reads_vectors and request.rerank != "asymmetric"
+
+
+def _default_effort(selection: Selection, k: int) -> int | None:
+    """Return the probes of a search whose mode or candidates are given, but not the probes."""
+    if selection.buckets is None:
+        return None
+    n: int = selection.buckets.default_probes(-(-k * selection.segment.n_rows // max(1, selection.n_visible)))
+    return n
 
 
 def _choose_mode(request: SearchRequest, selections: Sequence[Selection]) -> tuple[str, str]:
@@ -83,4 +107,10 @@ def _choose_mode(request: SearchRequest, selections: Sequence[Selection]) -> tup
     if not divided:
         return "scan", "the data has no clusters" if selections else "there are no rows"
     n_cells, n_centres = sum(cells.n_cells for cells in divided), len(divided[0].codec.centres)
-    return "buckets", f"there are {n_cells:,} cells in {n_centres} centres, with codes of {divided[0].codec.bits} bits"
+    why = f"there are {n_cells:,} cells in {n_centres} centres, with codes of {divided[0].codec.bits} bits"
+    if not request.is_free:
+        return "buckets", why
+    efforts = [s.effort for s in selections if s.buckets is not None]
+    if all(effort is None for effort in efforts):
+        return "scan", f"{why}, too many of which would have to be probed"
+    return "buckets", f"{why}, of which {max(e for e in efforts if e is not None):,} are probed"

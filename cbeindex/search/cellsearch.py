@@ -37,16 +37,18 @@ class _Part(NamedTuple):
 
     segment: Segment
     hidden: Mask
+    effort: int | None = None
 
     @classmethod
     def of(cls, selection: Selection, columns: tuple[str, ...]) -> _Part:
         """Copy the selected rows if they are few."""
         segment = selection.segment
         if selection.rows is None:
-            return cls(segment, selection.hidden)
+            return cls(segment, selection.hidden, selection.effort)
         codec = segment.buckets.codec
         few = segment.take(selection.rows, columns)
-        return cls(CellMaker(codec.n_bits, codec=codec, spill=False).arrange(few) if few.n_rows else few, NOT_HIDDEN)
+        maker = CellMaker(codec.n_bits, n_cells=1, codec=codec, spill=False)
+        return cls(maker.arrange(few) if few.n_rows else few, NOT_HIDDEN)
 
     @property
     def n_visible(self) -> int:
@@ -93,13 +95,15 @@ class CellSearch:
         self._has_kernel &= all(isinstance(some, np.ndarray) and some.dtype == np.float32 for some in vectors)
         self._has_kernel &= not any(is_beyond_memory(some) for some in vectors)  # whose candidates are read together
         self._has_kernel &= plan.rerank != "levels" or codec.shares_centres
+        n_rows = sum(part.segment.n_rows for part in self._parts)
+        self._first_stats = plan.stats(n_rows) | {"visited": 0, "buckets": 0}
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
 
     def _counts(self, part: _Part) -> CellCounts:
         """Return how many cells and rows of a part the plan takes."""
         plan, n_visible = self._plan, part.n_visible
         n_found = min(plan.n_exact if plan.reads_vectors else plan.k, part.segment.n_rows)
-        n_probes = part.segment.buckets.probes(plan, n_visible)
+        n_probes = part.segment.buckets.probes(plan, part.effort)
         kept_bits = self._kept.bits if self._kept is not None and plan.rerank == "levels" and self._has_kernel else 0
         with_copies = plan.reads_vectors and n_probes < part.segment.buckets.n_cells
         k = plan.k if self._has_kernel else 0
@@ -125,7 +129,8 @@ class CellSearch:
             return None
         if queries.ndim not in (1, 2) or queries.shape[-1] != self._dim or queries.size > _MOST_QUERIES * self._dim:
             return None
-        found = self.nearest_of(queries.reshape(-1, self._dim), as_n_threads(n_threads))
+        n_threads = 1 if n_threads is None and queries.ndim == 1 else as_n_threads(n_threads)
+        found = self.nearest_of(queries.reshape(-1, self._dim), n_threads)
         return found.first() if found is not None and queries.ndim == 1 else found
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
@@ -212,8 +217,7 @@ class CellSearch:
         return np.where(found.ids >= 0, errors, np.float32(np.nan))
 
     def _stats(self) -> dict[str, Any]:
-        n_rows = sum(part.segment.n_rows for part in self._parts)
-        return {"mode": self._plan.mode, "rerank": self._plan.rerank, "rows": n_rows, "visited": 0, "buckets": 0}
+        return self._first_stats.copy()
 
     # --- rows within a radius ---
 

@@ -7,8 +7,9 @@ from collections.abc import Sequence
 
 from .._core.tuning import tuning
 from ..distances.vertices import VertexShape
-from .plan import Cost, Plan, Selection
-from .request import IndexTraits, SearchRequest
+from .plan import Cost, Plan, Selection, exhaustive
+from .request import IndexTraits, SearchRequest, vector_bytes, wanted_recall
+from .settings import cheapest, expected_share
 
 
 def is_by_graph(traits: IndexTraits, request: SearchRequest) -> bool:
@@ -33,16 +34,28 @@ def refuse(traits: IndexTraits, request: SearchRequest) -> None:
 def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int) -> Plan:
     """Plan a search of graphs."""
     reasons = []
+    selections = tuple(selections)
     rerank = "exact" if _reads_vectors(traits, request) else "asymmetric"
     if request.rerank == "auto":
         why = "vectors" if rerank == "exact" else "no vectors but 8 bits a dimension"
         reasons.append(f"rerank={rerank!r}, because the index keeps {why}")
+    n_candidates = microseconds = expected = None
+    far = math.inf
+    if request.is_free:
+        settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
+        if not settings.is_enough and rerank == "exact":
+            return exhaustive(selections, k, "no number of candidates that was measured finds enough")
+        selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
+        n_candidates = settings.n_candidates if rerank == "exact" else None
+        far = settings.far if rerank == "exact" else math.inf
+    else:
+        selections = tuple(s._replace(effort=request.n_probes or _default_effort(s, k)) for s in selections)
+        if rerank == "exact":
+            more = max(tuning().least_graph_candidates, math.ceil(tuning().graph_candidate_share * k))
+            n_candidates = request.n_candidates or k + more
     mode, why = _choose_mode(traits, request, selections, k)
     reasons.append(f"{mode}, because {why}")
-    n_candidates = None
-    if rerank == "exact":
-        more = max(tuning().least_graph_candidates, math.ceil(tuning().graph_candidate_share * k))
-        n_candidates = request.n_candidates or k + more
+    if n_candidates is not None:
         reasons.append(f"the nearest {n_candidates:,} by 8 bits a dimension are read")
     return Plan(
         mode,
@@ -53,8 +66,11 @@ def plan_graph(traits: IndexTraits, request: SearchRequest, selections: Sequence
         request.n_probes,
         estimates=True,
         reason="; ".join(reasons),
-        selections=tuple(selections),
+        selections=selections,
         by_graph=True,
+        expected_recall=expected if request.is_free else expected_share(selections, k, n_candidates),
+        microseconds=microseconds,
+        far=far,
     )
 
 
@@ -65,7 +81,7 @@ def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
     by_mode = {"scan": Cost(n_all, n_all * row_bytes)}
     graphs = [selection.buckets for selection in plan.selections if selection.buckets is not None]
     if graphs:
-        some = [graph.expected_cost(plan.k, plan.n_probes, 0) for graph in graphs]
+        some = [s.buckets.expected_cost(plan.k, s.effort, 0) for s in plan.selections if s.buckets is not None]
         n_scanned = n_all - sum(graph.n_rows for graph in graphs)
         by_mode["buckets"] = Cost(
             n_scanned + sum(cost.rows for cost in some), n_scanned * row_bytes + sum(cost.bytes for cost in some)
@@ -82,6 +98,14 @@ def _reads_vectors(traits: IndexTraits, request: SearchRequest) -> bool:
     return traits.keeps_vectors and request.rerank != "asymmetric"
 
 
+def _default_effort(selection: Selection, k: int) -> int | None:
+    """Return the beam of a search whose mode or candidates are given, but not the beam."""
+    if selection.buckets is None:
+        return None
+    n: int = selection.buckets.default_beam(-(-k * selection.segment.n_rows // max(1, selection.n_visible)))
+    return n
+
+
 def _choose_mode(
     traits: IndexTraits, request: SearchRequest, selections: Sequence[Selection], k: int
 ) -> tuple[str, str]:
@@ -90,12 +114,10 @@ def _choose_mode(
         return "scan", "it was requested"
     if request.ids.allow is not None and all(selection.rows is not None for selection in selections):
         return "scan", "few rows are allowed"
-    graphs = [(s.buckets, s.n_visible) for s in selections if s.buckets is not None]
-    if not graphs:
+    if all(s.buckets is None for s in selections):
         return "scan", "there are too few rows for a graph" if selections else "there are no rows"
-    beams = [beam for graph, n in graphs if (beam := graph.beam(k, request.n_probes, n))]
-    if not beams:
-        beam = request.n_probes or max(graph.default_beam(k) for graph, _ in graphs)
-        return "scan", f"a walk with a beam of {beam:,} among the rows that may be results takes longer"
+    beams = [s.buckets.walked_beam(s.effort) for s in selections if s.buckets is not None]
+    if not any(beams):
+        return "scan", "walks with the beam that is needed among the rows that may be results take longer"
     n_bytes = _shape_of(traits).record_bytes
     return "buckets", f"graphs with records of {n_bytes:,} bytes a row are walked with a beam of {max(beams):,}"

@@ -34,12 +34,13 @@ class _Part(NamedTuple):
 
     segment: Segment
     hidden: Mask
+    effort: int | None = None
 
     @classmethod
     def of(cls, selection: Selection, columns: tuple[str, ...]) -> _Part:
         """Copy the selected rows if they are few."""
         if selection.rows is None:
-            return cls(selection.segment, selection.hidden)
+            return cls(selection.segment, selection.hidden, selection.effort)
         return cls(selection.segment.take(selection.rows, columns), NOT_HIDDEN)
 
     @property
@@ -86,6 +87,8 @@ class GraphSearch:
             vectors = [part.segment.columns["vectors"] for part in self._parts]
             # Candidates of arrays that memory does not hold are read together.
             self._by_kernel = all(isinstance(some, np.ndarray) and not is_beyond_memory(some) for some in vectors)
+        n_rows = sum(part.segment.n_rows for part in self._parts)
+        self._first_stats = plan.stats(n_rows) | {"visited": 0, "steps": 0}
         self._calls = [self._call(part) for part in self._parts]
 
     def _call(self, part: _Part) -> GraphCall:
@@ -94,7 +97,7 @@ class GraphSearch:
         n_found = min(plan.n_exact if plan.rerank == "exact" else plan.k, segment.n_rows)
         beam = widest = 0
         if segment.buckets is not None and plan.mode != "scan":
-            beam, widest = segment.buckets.beam(plan.k, plan.n_probes, n_visible), segment.buckets.widest_beam
+            beam, widest = segment.buckets.walked_beam(part.effort), segment.buckets.widest_beam
         reads = plan.rerank == "exact" and self._by_kernel
         k = plan.k if self._by_kernel else n_found
         counts = GraphCounts(beam, widest, n_found, min(plan.k, n_visible, n_found), k)
@@ -125,7 +128,8 @@ class GraphSearch:
             return None
         if queries.ndim not in (1, 2) or queries.shape[-1] != self._dim or queries.size > _MOST_QUERIES * self._dim:
             return None
-        found = self.nearest_of(queries.reshape(-1, self._dim), as_n_threads(n_threads))
+        n_threads = 1 if n_threads is None and queries.ndim == 1 else as_n_threads(n_threads)
+        found = self.nearest_of(queries.reshape(-1, self._dim), n_threads)
         return found.first() if found is not None and queries.ndim == 1 else found
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
@@ -204,8 +208,7 @@ class GraphSearch:
         return errors
 
     def _stats(self) -> dict[str, Any]:
-        n_rows = sum(part.segment.n_rows for part in self._parts)
-        return {"mode": self._plan.mode, "rerank": self._plan.rerank, "rows": n_rows, "visited": 0, "steps": 0}
+        return self._first_stats.copy()
 
     def _count(self, stats: dict[str, Any], found: GraphFound) -> None:
         """Add what a search has visited to the counts in `stats`."""
@@ -241,7 +244,7 @@ class GraphSearch:
         near, rows, doubts = (np.empty(0, dtype=np.float32), np.empty(0, dtype=np.int64), np.empty(0, np.float32))
         while not is_done:
             is_walk = graph is not None and self._plan.mode != "scan" and n < n_rows
-            beam = graph.beam(n, 4 * n, part.n_visible) if is_walk else 0
+            beam = graph.walked_beam(4 * n) if is_walk else 0
             n = n_rows if beam == 0 else n
             counts = GraphCounts(beam, beam, n, 0, n)
             call = GraphCall(self._codec, segment, part.hidden, counts, ids=np.arange(n_rows))

@@ -119,7 +119,7 @@ class VectorSearch:
 
     def _stats(self) -> dict[str, object]:
         n_rows = sum(view.part.n_rows for view in self._views)
-        return {"mode": self._plan.mode, "rerank": self._plan.rerank, "rows": n_rows}
+        return self._plan.stats(n_rows)
 
     def _kept(self, segment: Segment) -> KeptVectors:
         codec = None if self._codec is None else self._codec.rows_of_levels

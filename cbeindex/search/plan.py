@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -22,11 +23,15 @@ class Selection(NamedTuple):
         are scanned.
     hidden : bool array of shape (n_rows,), or empty
         Rows that are scanned but must not be results.
+    effort : int or None
+        Cells to probe, or the beam of a walk; None: what the buckets do by default, or everything if the plan is to
+        deliver a recall.
     """
 
     segment: Segment
     rows: Rows | None
     hidden: Mask
+    effort: int | None = None
 
     @property
     def n_scanned(self) -> int:
@@ -37,6 +42,12 @@ class Selection(NamedTuple):
     def n_visible(self) -> int:
         """Number of rows that may be results."""
         return self.n_scanned - int(np.count_nonzero(self.hidden))
+
+    def visible_rows(self) -> Rows:
+        """Return the rows that may be results."""
+        if self.rows is not None:
+            return self.rows
+        return np.flatnonzero(~self.hidden) if self.hidden.size else np.arange(self.segment.n_rows)
 
     @property
     def buckets(self) -> Any:
@@ -49,7 +60,7 @@ class Plan(NamedTuple):
 
     Attributes
     ----------
-    mode : {"scan", "cascade", "buckets"}
+    mode : {"scan", "cascade", "buckets", "exact"}
         How candidates are found.
     rerank : {None, "asymmetric", "levels", "exact"}
         Kind of the distances that are returned: Hamming, estimated from codes or from kept vectors of 4 or 8 bits, or
@@ -73,6 +84,12 @@ class Plan(NamedTuple):
         Whether distances are estimated from residual codes in cells.
     by_graph : bool
         Whether distances are those of the vertices of a graph.
+    expected_recall : float or None
+        Share of the true nearest rows that are found on average, None if it is not known.
+    microseconds : float or None
+        Expected time of a query on one thread, None if it is not known.
+    far : float
+        Queries whose nearest row is farther are unlike stored rows.
     """
 
     mode: str
@@ -87,6 +104,9 @@ class Plan(NamedTuple):
     miss: float = DEFAULT_MISS
     by_cells: bool = False
     by_graph: bool = False
+    expected_recall: float | None = None
+    microseconds: float | None = None
+    far: float = math.inf
 
     @property
     def reads_vectors(self) -> bool:
@@ -97,6 +117,24 @@ class Plan(NamedTuple):
     def n_stored(self) -> int:
         """Number of rows in the index, without removed rows."""
         return sum(selection.segment.n_rows - selection.segment.n_removed for selection in self.selections)
+
+    def stats(self, n_rows: int) -> dict[str, Any]:
+        """Return what results of a search of `n_rows` rows say of the plan."""
+        known = {} if self.expected_recall is None else {"expected_recall": round(self.expected_recall, 4)}
+        return {"mode": self.mode, "rerank": self.rerank, "rows": n_rows, **known}
+
+    @property
+    def largest_effort(self) -> int | None:
+        """The effort in the largest segment; None if all of its rows are searched."""
+        if self.n_probes is not None or not self.selections or self.mode == "scan":
+            return self.n_probes
+        return max(self.selections, key=lambda selection: selection.segment.n_rows).effort
+
+
+def exhaustive(selections: tuple[Selection, ...], k: int, why: str) -> Plan:
+    """Plan to compute the distances of all vectors."""
+    reason = f"{why}, so the exact distance of every vector is computed"
+    return Plan("exact", "exact", k, None, 0, None, False, reason, selections, expected_recall=1.0)
 
 
 class Cost(NamedTuple):
@@ -115,22 +153,39 @@ class Explanation(str):
         The mode of the search.
     ways : dict of str to Cost
         The expected cost of each mode.
+    expected_recall : float or None
+        Share of the true nearest vectors that the search finds on average, if it is known.
+    n_probes : int or None
+        Cells, or the beam, of the largest segment; None if everything is searched.
+    n_candidates : int or None
+        Candidates whose exact distances are computed.
+    microseconds : float or None
+        Expected time of a query on one thread.
     """
 
-    __slots__ = ("mode", "ways")
+    __slots__ = ("expected_recall", "microseconds", "mode", "n_candidates", "n_probes", "ways")
     mode: str
     ways: dict[str, Cost]
+    expected_recall: float | None
+    n_probes: int | None
+    n_candidates: int | None
+    microseconds: float | None
 
     def __new__(cls, head: str, plan: Plan, costs: dict[str, Cost]) -> Explanation:
         """Compose the text."""
         lines = [f"{head}: {plan.reason}"]
+        if plan.expected_recall is not None:
+            time = "" if plan.microseconds is None else f", about {plan.microseconds:,.0f} microseconds a query"
+            lines.append(f"   expected recall {plan.expected_recall:.3f}{time}")
         for mode, cost in costs.items():
             sign = "->" if mode == plan.mode else "  "
             lines.append(f"{sign} {mode}: about {cost.rows:,} rows and {cost.bytes:,} bytes a query")
         explanation = super().__new__(cls, "\n".join(lines))
         explanation.mode, explanation.ways = plan.mode, costs
+        explanation.expected_recall, explanation.microseconds = plan.expected_recall, plan.microseconds
+        explanation.n_probes, explanation.n_candidates = plan.largest_effort, plan.n_candidates
         return explanation
 
     def __reduce__(self) -> Any:
         """Restore the attributes after the text."""
-        return str.__new__, (type(self), str(self)), (None, {"mode": self.mode, "ways": self.ways})
+        return str.__new__, (type(self), str(self)), (None, {name: getattr(self, name) for name in self.__slots__})

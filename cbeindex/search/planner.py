@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -10,8 +11,8 @@ from ..data.codes import PREFIX_WORDS, is_long, n_words
 from ..store.segment import NOT_HIDDEN, Segment
 from . import cellplan, graphplan
 from .buckets import MAKERS
-from .plan import Cost, Plan, Selection
-from .request import IdFilter, IndexTraits, SearchRequest
+from .plan import Cost, Plan, Selection, exhaustive
+from .request import IdFilter, IndexTraits, SearchRequest, wanted_recall
 
 
 def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment]) -> Plan:
@@ -25,12 +26,19 @@ def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment
     k = max(1, min(request.k, n_rows))
     if not traits.is_fitted:
         reason = "the index is not fitted yet, so the exact distance of every vector is computed"
-        return Plan("scan", "exact", k, None, 0, None, False, reason, selections)
+        return Plan("scan", "exact", k, None, 0, None, False, reason, selections, expected_recall=1.0)
+    if is_exhaustive(request):
+        return exhaustive(selections, k, "all neighbours are to be found")
     if cellplan.is_by_cells(traits, request):
         return cellplan.plan_cells(traits, request, selections, k)
     if graphplan.is_by_graph(traits, request):
         return graphplan.plan_graph(traits, request, selections, k)
     return _Draft(traits, request, selections, k, n_rows).plan()
+
+
+def is_exhaustive(request: SearchRequest) -> bool:
+    """Return whether the distances of all vectors are to be computed."""
+    return request.mode == "exact" or request.recall == 1
 
 
 def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
@@ -45,9 +53,20 @@ def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
     return tuple(selections)
 
 
+def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:
+    """Plan a search for queries that are unlike stored rows: half of the misses, and more candidates."""
+    asked = request._replace(recall=(1 + wanted_recall(traits, request)) / 2)
+    make = cellplan.plan_cells if chosen.by_cells else graphplan.plan_graph
+    more = make(traits, asked, chosen.selections, chosen.k)
+    if more.mode == "exact":  # no more was measured
+        more = chosen
+    n_candidates = tuning().far_candidates * (more.n_candidates or 0)
+    return more._replace(n_candidates=n_candidates, n_exact=n_candidates, far=math.inf)
+
+
 def costs(traits: IndexTraits, plan: Plan) -> dict[str, Cost]:
     """Estimate what each mode costs for the rows that a plan selects."""
-    if not traits.is_fitted:
+    if not traits.is_fitted or plan.mode == "exact":
         return {}
     if plan.by_cells:
         return cellplan.costs(plan)
@@ -96,6 +115,9 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         )
     if rerank == "asymmetric" and not traits.can_estimate and traits.buckets != "graph":
         raise ValueError('rerank="asymmetric" needs a linear encoder, and that of this index is not: use rerank=None')
+    if is_exhaustive(request):
+        _refuse_exhaustive(traits, request)
+        return
     if n_candidates is not None and rerank is None:
         raise ValueError("n_candidates is the number of re-ranked rows, but rerank is None")
     if n_candidates is not None and n_candidates < request.k:
@@ -110,6 +132,22 @@ def _refuse(traits: IndexTraits, request: SearchRequest) -> None:
         cellplan.refuse(traits, request)
     if traits.buckets == "graph":
         graphplan.refuse(traits, request)
+
+
+def _refuse_exhaustive(traits: IndexTraits, request: SearchRequest) -> None:
+    """Raise ValueError if an index cannot compute the distances of all vectors, or need not."""
+    what = 'mode="exact"' if request.mode == "exact" else "recall=1.0"
+    if not traits.keeps_vectors and traits.is_fitted:
+        kept = traits.kept_words
+        raise ValueError(
+            f"{what} needs float or sparse vectors, but this index keeps {kept}: "
+            'make it with vectors="float32", or ask for a recall below 1'
+        )
+    for name, value in (("n_probes", request.n_probes), ("n_candidates", request.n_candidates)):
+        if value is not None:
+            raise ValueError(f"{what} computes the distances of all vectors, so it has no {name}, got {value}")
+    if request.rerank not in ("auto", "exact"):
+        raise ValueError(f'{what} returns exact distances: rerank must be "auto" or "exact", got {request.rerank!r}')
 
 
 class _Draft(NamedTuple):

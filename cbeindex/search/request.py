@@ -7,15 +7,16 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import ArrayLike
 
-from .._core.checks import as_choice, as_count
+from .._core.checks import as_choice, as_count, as_share
 from .._core.threads import as_n_threads
+from .._core.tuning import tuning
 from .._core.typing import Mask, Rows
 from ..data.ids import AnyIds, as_filter
 from ..data.names import Names
 from ..data.sorted import without
 from ..store.segment import Segment
 
-MODES = ("auto", "scan", "cascade", "buckets")
+MODES = ("auto", "scan", "cascade", "buckets", "exact")
 RERANKS = ("asymmetric", "exact", "auto")
 
 DEFAULT_MISS = 1e-3
@@ -66,6 +67,10 @@ class IdFilter(NamedTuple):
         return hidden
 
 
+NO_FILTER = IdFilter()
+"""A filter that all ids pass."""
+
+
 class SearchRequest(NamedTuple):
     """The checked arguments of a search.
 
@@ -79,6 +84,8 @@ class SearchRequest(NamedTuple):
     miss : float
         Probability with which the cascade may miss the k-th nearest row.
     n_threads : int
+    recall : float or None
+        Share of the true nearest rows to find on average.
     """
 
     n_queries: int
@@ -90,6 +97,12 @@ class SearchRequest(NamedTuple):
     ids: IdFilter = IdFilter()
     miss: float = DEFAULT_MISS
     n_threads: int = 1
+    recall: float | None = None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether the planner chooses how candidates are found, and how many."""
+        return self.mode == "auto" and self.n_candidates is None and self.n_probes is None
 
     @classmethod
     def checked(
@@ -103,9 +116,13 @@ class SearchRequest(NamedTuple):
         n_candidates: Any = None,
         n_probes: Any = None,
         n_threads: Any = None,
+        recall: Any = None,
     ) -> SearchRequest:
-        """Check each argument by itself. Whether the index can honour them is for the planner to check."""
-        return cls(
+        """Check each argument by itself, and `recall` against the others.
+
+        Whether the index can honour them is for the planner to check.
+        """
+        request = cls(
             n_queries,
             k=as_count(k, "k"),
             mode=as_choice(mode, "mode", MODES),
@@ -114,6 +131,27 @@ class SearchRequest(NamedTuple):
             n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
             ids=ids,
             n_threads=as_n_threads(n_threads),
+            recall=None if recall is None else as_share(recall, "recall"),
+        )
+        if request.recall is not None:
+            _refuse_with_recall(request)
+        return request
+
+
+def _refuse_with_recall(request: SearchRequest) -> None:
+    """Raise ValueError if a recall is asked for together with settings that decide it."""
+    if request.rerank is None:
+        raise ValueError("recall is the share of the nearest vectors, but rerank=None orders by Hamming distance")
+    given = [
+        f"{name}={value!r}"
+        for name, value in (
+            ("mode", request.mode), ("n_probes", request.n_probes), ("n_candidates", request.n_candidates),
+        )
+        if value not in (None, "auto")
+    ]  # fmt: skip
+    if given:
+        raise ValueError(
+            f"recall chooses mode, n_probes and n_candidates, so give recall or {' and '.join(given)}, but not both"
         )
 
 
@@ -137,6 +175,8 @@ class IndexTraits(NamedTuple):
         Values of a kept vector; of sparse vectors, the mean number of entries.
     keeps_codes : bool
         Whether rows have Hamming codes.
+    is_auto : bool
+        Whether the index chose the kind of its buckets.
     levels : {None, "int8", "int4"}
         Kind of kept vectors whose distances are estimates.
     keeps_levels : bool
@@ -152,6 +192,7 @@ class IndexTraits(NamedTuple):
     can_estimate: bool = True
     n_values: int = 0
     keeps_codes: bool = True
+    is_auto: bool = False
     levels: str | None = None
     keeps_levels: bool = False
 
@@ -171,3 +212,16 @@ class IndexTraits(NamedTuple):
         if self.levels is not None:
             return f'vectors="{self.levels}"'
         return "vectors" if self.keeps_vectors else "codes only"
+
+
+def wanted_recall(traits: IndexTraits, request: SearchRequest) -> float:
+    """Return the recall that a search is to deliver, or to come near to if the index keeps codes only."""
+    if request.recall is not None:
+        return request.recall
+    keeps_any = traits.keeps_vectors or traits.levels is not None
+    return tuning().default_recall if keeps_any else tuning().explicit_recall
+
+
+def vector_bytes(traits: IndexTraits, rerank: str | None) -> int:
+    """Return the bytes of a kept vector that a search reads; 0 if it reads none."""
+    return max(1, 4 * traits.n_values) if rerank in ("exact", "levels") else 0

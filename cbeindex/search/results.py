@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.checks import memory_bytes
-from .._core.typing import Ids, Rows
+from .._core.typing import Ids, Mask, Rows
 from .topk import TopK, pad_columns
 
 # Bytes of a result: an id, a distance and its standard error.
@@ -113,9 +113,36 @@ class SearchResult(_SearchResult):
         errors = self._errors_as(lambda values: pad_columns(values, n_more, np.nan))
         return SearchResult(*TopK(self.distances, self.ids).padded(k), self.stats, errors)
 
+    def with_axis(self) -> SearchResult:
+        """Return the results of a single query with the axis of queries."""
+        errors = self._errors_as(lambda values: values[np.newaxis])
+        return SearchResult.of(self.distances[np.newaxis], self.ids[np.newaxis], self.stats, errors)
+
+    def with_others(self, places: Mask, others: SearchResult, stats: Mapping[str, Any]) -> SearchResult:
+        """Return the results with other ones for the queries at some places."""
+        distances, ids = self.distances.copy(), self.ids.copy()
+        distances[places], ids[places] = others
+
+        def joined(errors: NDArray[np.float32]) -> NDArray[np.float32]:
+            errors = errors.copy()
+            errors[places] = others.errors
+            return errors
+
+        return SearchResult(distances, ids, stats, self._errors_as(joined))
+
     def with_ids(self, ids: NDArray[Any]) -> SearchResult:
         """Return the results with other ids."""
         return SearchResult.of(self.distances, ids, self.stats, self._errors)
+
+    def without(self, ids: Ids) -> SearchResult:
+        """Return the results of each query without one id, and without the last one where that is missing."""
+        is_own = self.ids == ids[:, np.newaxis]
+        is_own[~is_own.any(axis=1), -1] = True
+        shape = len(ids), self.ids.shape[1] - 1
+        errors = None if self.errors is None else self.errors[~is_own].reshape(shape)
+        return SearchResult(
+            self.distances[~is_own].reshape(shape), self.ids[~is_own].reshape(shape), self.stats, errors
+        )
 
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""

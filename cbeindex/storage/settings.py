@@ -68,7 +68,7 @@ def load_residuals(content: dict[str, Any], arrays: Arrays, n_bits: int) -> tupl
     described = content.get("residuals")
     if described is None:
         return None
-    if content["buckets"] != "cells":
+    if content["buckets"] not in ("cells", "auto"):
         raise ValueError(f"residual codes must not be in an index with buckets={content['buckets']!r}")
     bits = as_count(value_of(described, "bits"), "bits")
     if bits not in CELL_BITS:

@@ -193,8 +193,8 @@ class Ingest:
         if self.buckets is None:
             return self
         if codec.residuals is not None:
-            return replace(self, buckets=self.buckets.with_codec(codec.residuals), cell_bits=codec.residuals.bits)
-        return self if codec.vertices is None else replace(self, buckets=self.buckets.with_codec(codec.vertices))
+            return replace(self, buckets=self.buckets.with_codec(codec), cell_bits=codec.residuals.bits)
+        return self if codec.vertices is None else replace(self, buckets=self.buckets.with_codec(codec))
 
     def code_store(self) -> RowStore:
         """Make an empty store of codes."""

@@ -9,7 +9,7 @@ wait, and no search sees half of a change.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -252,6 +252,11 @@ class RowStore:
             if not (ignore_missing or taken.all()):
                 raise ValueError(missing_text(distinct(ids, ~taken)))
             self._contents = self._contents.without(np.unique(numbers[taken]))
+
+    def change_buckets(self, change: Callable[[Segment], Segment]) -> None:
+        """Replace the buckets of sealed segments; `change` returns a segment of the same rows."""
+        with self.lock:
+            self._contents = self._contents._replace(sealed=tuple(map(change, self._contents.sealed)))
 
     def seal(self) -> tuple[Segment, ...]:
         """Turn the buffer into a segment, and return all segments."""

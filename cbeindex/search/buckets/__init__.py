@@ -28,8 +28,15 @@ CODE_KINDS = tuple(kind for kind, maker in MAKERS.items() if not maker.needs_vec
 
 __all__ = [
     "CODE_KINDS", "KINDS", "MAKERS", "BucketMaker", "Buckets", "CellMaker", "Cells", "Clusters", "GraphMaker",
-    "ResidualCells", "Substrings", "Tables", "VertexGraph", "bucket_maker",
+    "ResidualCells", "Substrings", "Tables", "VertexGraph", "bucket_maker", "kind_of",
 ]  # fmt: skip
+
+
+def kind_of(buckets: Any, is_linear: bool) -> Any:
+    """Return the kind of buckets that an index has: "auto" means cells, or none if the encoder is not linear."""
+    if buckets != "auto":
+        return buckets
+    return "cells" if is_linear else None
 
 
 def bucket_maker(kind: Any, n_bits: int, options: dict[str, Any], kinds: tuple[str, ...] = KINDS) -> BucketMaker | None:
@@ -39,7 +46,9 @@ def bucket_maker(kind: Any, n_bits: int, options: dict[str, Any], kinds: tuple[s
         for name, value in options.items()
         if value is not None
     }
-    maker = None if kind is None else MAKERS[as_choice(kind, "buckets", kinds)]
+    if not isinstance(kind, str) or kind not in kinds:
+        kind = None if kind is None else as_choice(kind, "buckets", (*kinds, "auto") if kinds == KINDS else kinds)
+    maker = None if kind is None else MAKERS[kind]
     for name in given:
         if maker is None or name not in maker.options:
             raise ValueError(f"{name} is not an option of buckets={kind!r}")

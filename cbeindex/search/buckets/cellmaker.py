@@ -12,20 +12,26 @@ from numpy.typing import NDArray
 from ... import kernels
 from ..._core.threads import for_each_chunk, n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Floats, Keys, Rows
+from ..._core.typing import Floats, Rows
 from ...data.codes import CodeRows
 from ...data.columns import take_rows
 from ...data.keys import EstimateKeys
+from ...distances.codec import Codec
 from ...distances.records import RECORD_ROWS
 from ...distances.residuals import CELL_BITS, ResidualCodec, centres_of, default_bits
 from ...store.segment import NOT_HIDDEN, Segment
+from ..measuring import measure, sample_rows
 from .base import BucketMaker, Buckets
 from .cellkernel import CellCall, CellCounts
-from .residualcells import N_NEAREST, ResidualCells
+from .celltrial import CellTrial
+from .residualcells import ResidualCells
 from .spilling import Copies, empty_records, make_copies, second_cells
+from .trials import Sample
 
 # Copies are made from codes, which have to say enough of their rows.
 _SPILL_BITS = 4
+# Nearest rows of a sampled row by which the gain of copies is judged.
+_N_JUDGED = 10
 
 
 class _Division(NamedTuple):
@@ -58,6 +64,8 @@ class CellMaker(BucketMaker):
         None until the index is fitted.
     spill : bool or None
         Whether rows are copied to second cells. None: in segments with kept vectors where that saves enough.
+    queries : Codec or None
+        Prepares queries that calibrate cells; None for cells that are not calibrated.
     """
 
     n_bits: int
@@ -65,6 +73,7 @@ class CellMaker(BucketMaker):
     cell_bits: int | None = None
     codec: ResidualCodec | None = None
     spill: bool | None = None
+    queries: Codec | None = None
 
     buckets: ClassVar[type[Buckets]] = ResidualCells
     options: ClassVar[tuple[str, ...]] = ("n_cells", "cell_bits", "spill")
@@ -86,9 +95,9 @@ class CellMaker(BucketMaker):
             raise ValueError(f"spill=True needs cell_bits={_SPILL_BITS}, got {bits or default_bits(n_bits)}")
         return cls(n_bits, options.get("n_cells"), bits, spill=None if spill is None else bool(spill))
 
-    def with_codec(self, codec: ResidualCodec) -> Self:
+    def with_codec(self, codec: Codec) -> Self:
         """Return the maker of an index that is fitted."""
-        return replace(self, codec=codec)
+        return replace(self, codec=codec.residuals, queries=codec)
 
     def arrange(self, segment: Segment) -> Segment:
         """Return a segment of any size with its rows in the order of cells."""
@@ -111,8 +120,8 @@ class CellMaker(BucketMaker):
             order=order,
             ranks=ranks,
         )
-        cells = replace(cells, n_probes=_measure_probes(arranged, cells))
-        return replace(arranged, buckets=self._spilled(arranged, cells, column, rows))
+        cells = self._spilled(arranged, cells, column, rows)
+        return self._calibrated(replace(arranged, buckets=cells))
 
     def _spilled(self, segment: Segment, cells: ResidualCells, column: NDArray[np.uint8], rows: Rows) -> ResidualCells:
         """Return cells with copies of all rows, if they are wanted, or save rows to visit."""
@@ -124,8 +133,15 @@ class CellMaker(BucketMaker):
             return cells
         if self.spill is None and _gain_of_copies(segment, cells) < limits.least_spill_gain:
             return cells
-        spilled = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
-        return replace(spilled, n_probes=_measure_probes(segment, spilled))
+        return replace(cells, copies=make_copies(cells.codec, column, rows, cells))
+
+    def _calibrated(self, segment: Segment) -> Segment:
+        """Return a segment with cells that know how many of them a search should probe."""
+        if self.queries is None or segment.n_rows < tuning().least_cell_segment_rows:
+            return segment
+        sample = Sample.of_rows(self.queries, segment, sample_rows(segment.n_rows))
+        calibration = measure(CellTrial(segment, sample), segment.n_rows)
+        return replace(segment, buckets=replace(segment.buckets, calibration=calibration))
 
     def n_cells_of(self, n_rows: int) -> int:
         """Return how many cells a segment of `n_rows` rows should have."""
@@ -173,7 +189,7 @@ def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:
 
 
 def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, division: _Division) -> ResidualCells:
-    """Write rows, which are in the order of cells, to records; all cells are probed by default. Empty cells vanish."""
+    """Write rows, which are in the order of cells, to records. Empty cells vanish."""
     sizes = np.bincount(division.cell, minlength=len(division.centres))
     filled = np.flatnonzero(sizes)
     sizes = sizes[filled]
@@ -187,29 +203,14 @@ def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, divisi
         kernels.residuals.fill_records(column, rows[some], places[some], numbers[some], codec.n_bytes, records)
 
     for_each_chunk(task, len(rows), tuning().record_task_rows, n_cores())
-    n_probes = (len(sizes),) * len(N_NEAREST)
     copies = Copies.none(len(sizes), codec.n_bytes)
-    return ResidualCells(
-        codec, records, starts, offsets, division.centroids[filled], division.centres[filled], n_probes, copies
-    )
-
-
-def _measure_probes(segment: Segment, cells: ResidualCells) -> tuple[int, ...]:
-    """Count the cells that hold the wanted share of the nearest rows by estimate, for a sample of rows."""
-    if segment.n_rows < tuning().least_cell_segment_rows or cells.n_cells == 1:
-        return cells.n_probes
-    rows, places = _nearest_of_sample(segment, cells)
-    needed = np.take_along_axis(places, cells.cells_of(rows), axis=1) + 1
-    if len(cells.copies.records):
-        second = cells.copies.cells_of(segment.n_rows, cells.codec.n_bytes)[rows]
-        needed = np.minimum(needed, np.take_along_axis(places, second, axis=1) + 1)
-    return tuple(int(np.quantile(needed[:, :n], tuning().cell_probe_recall, method="higher")) for n in N_NEAREST)
+    return ResidualCells(codec, records, starts, offsets, division.centroids[filled], division.centres[filled], copies)
 
 
 def _gain_of_copies(segment: Segment, cells: ResidualCells) -> float:
     """Return the share of the visited rows that copies would save, by the ten nearest rows of a sample of rows."""
     rows, places = _nearest_of_sample(segment, cells)
-    rows = rows[:, : N_NEAREST[0]]
+    rows = rows[:, :_N_JUDGED]
     points = cells.codec.decode(segment.columns["residuals"][rows.ravel()], np.arange(rows.size))
     second = second_cells(points, cells.cells_of(rows.ravel()), cells.centroids, np.arange(cells.n_cells))
     needed = np.take_along_axis(places, cells.cells_of(rows), axis=1) + 1
@@ -228,10 +229,10 @@ def _nearest_of_sample(segment: Segment, cells: ResidualCells) -> tuple[Rows, Ro
     kernels.residuals.decode_rows(
         column, np.arange(len(sample)), cells.codec.n_bits, cells.codec.bits, cells.codec.centres, queries
     )
-    counts = CellCounts(cells.n_cells, min(n_rows, N_NEAREST[-1] + 1), 0)
+    counts = CellCounts(cells.n_cells, min(n_rows, _N_JUDGED + 1), 0)
     in_order = replace(segment, ranks=np.arange(n_rows, dtype=np.int32))  # keys of rows, not of ranks
     call = CellCall(replace(in_order, buckets=cells), NOT_HIDDEN, counts)
-    keys: Keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
+    keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
     rows = EstimateKeys(keys).ranks()[:, 1:]  # without the sampled row itself
     width = cells.codec.width
     near = cells.directory.bases - cells.directory.weight * (queries[:, :width] @ cells.centroids.T)

@@ -100,14 +100,20 @@ class GraphCall:
         )  # fmt: skip
 
     def of_projections(
-        self, projections: Projections, lines: Floats, queries: Vectors, n_threads: int = 1
-    ) -> GraphFound:
-        """Search for queries with these projections; `queries`, as they came, are for exact distances."""
+        self, projections: Projections, lines: Floats, queries: Vectors, n_threads: int = 1,
+        skipped: Rows | None = None,
+    ) -> GraphFound:  # fmt: skip
+        """Search for queries with these projections; `queries`, as they came, are for exact distances.
+
+        `skipped` has for each query a row that walks do not pass through.
+        """
+        none: Rows = np.empty(0, dtype=np.int64)
 
         def search(some: slice, out: GraphFound) -> int:
             is_sound = kernels.graphsearch.search_projections(
-                projections[some], lines[some], queries[some], *self._arguments, out.distances, out.ids, out.visits
-            )
+                projections[some], lines[some], queries[some], *self._arguments,
+                none if skipped is None else skipped[some], out.distances, out.ids, out.visits,
+            )  # fmt: skip
             return some.stop if is_sound else -1
 
         return self._on_threads(search, len(projections), n_threads)

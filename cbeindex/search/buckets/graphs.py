@@ -7,27 +7,23 @@ is added (`distances/vertices.py`), and segments are joined without vectors.
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
-from ..._core.checks import as_count
 from ..._core.tuning import tuning
-from ..._core.typing import Arrays
+from ..._core.typing import Arrays, Rows
 from ...data.codes import CodeRows
 from ...distances.vertices import RecordVertices, VertexCodec
 from ...errors import CorruptIndexFileError
+from ..calibration import Calibration, describe_calibration, load_calibration
 from ..plan import Cost, Plan
 from ..queries import CodeQueries
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
 from .graph_building import DEGREE, neighbours_of
-
-N_NEAREST = (10, 100, 1000)
-"""Numbers of nearest rows for which the default beam is measured."""
 
 # The largest magnitude of a number of a record: squared norms are up to 1e36.
 _LARGEST = 1e37
@@ -45,15 +41,15 @@ class VertexGraph(Buckets):
         The record whose neighbours walks start from.
     longest : float
         Norm of the longest row where products count.
-    beams : tuple of int
-        Beams with which walks find most of the 10, 100 and 1,000 nearest rows.
+    calibration : Calibration, or None
+        What a beam finds; None for few rows.
     """
 
     codec: VertexCodec
     records: NDArray[np.uint8]
     entries: NDArray[np.uint8]
     longest: float
-    beams: tuple[int, ...]
+    calibration: Calibration | None = None
 
     kind: ClassVar[str] = "graph"
     stores_codes_by_row: ClassVar[bool] = False
@@ -78,25 +74,49 @@ class VertexGraph(Buckets):
 
     def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
         """Return the steps of a walk, each of which reads a record."""
-        beam = self.beam(k, n_probes, self.n_rows)
+        beam = self.walked_beam(n_probes)
         if beam == 0:
             return Cost(self.n_rows, self.n_rows * self.codec.shape.column.row_bytes)
         return Cost(beam, beam * self.records.shape[1])
 
     def default_beam(self, k: int) -> int:
         """Return the beam for `k` results."""
-        if k > N_NEAREST[-1]:
-            wanted = self.beams[-1] * k / N_NEAREST[-1]
-        else:
-            wanted = math.exp(np.interp(math.log(k), np.log(N_NEAREST), np.log(self.beams)))
-        return max(k, math.ceil(wanted - 1e-9))  # rounding of logarithms must not add a vertex
+        if self.calibration is None:
+            return max(k, self.widest_beam)
+        depth = self.calibration.depth_of(1, 1 + tuning().graph_candidate_share)
+        setting = self.calibration.least(k, depth, tuning().explicit_recall, self.widest_beam)
+        return max(k, setting.effort or self.widest_beam)
+
+    @property
+    def most_effort(self) -> int:
+        """The beam from which on rows are scanned."""
+        return self.widest_beam
+
+    def is_clumped(self, rows: Rows) -> bool:
+        """Return whether rows have more neighbours among them than rows that are chosen at random would have."""
+        is_visible = np.zeros(self.n_rows, dtype=np.bool_)
+        is_visible[rows] = True
+        some = rows[:: max(1, len(rows) // tuning().clump_sample_rows)]
+        neighbours = neighbours_of(self.records[some], self.codec.shape.n_columns)
+        is_valid = (neighbours >= 0) & (neighbours < self.n_rows)
+        if not is_valid.any():
+            return False
+        share, found = len(rows) / max(1, self.n_rows), float(is_visible[neighbours[is_valid]].mean())
+        return found > share + (1 - tuning().clumped_share) * (1 - share)
+
+    def microseconds(self, effort: int | None) -> float:
+        """Return the time that a walk takes, or a scan, apart from exact distances."""
+        step = tuning().graph_step_ns + tuning().graph_byte_ns * self.records.shape[1]
+        n_steps = effort if effort is not None else self.n_rows / max(1, tuning().graph_step_rows)
+        return float(1e-3 * step * n_steps)
 
     # --- search ---
 
-    def beam(self, k: int, n_probes: int | None, n_visible: int) -> int:
-        """Return the beam for `k` of the rows that may be results; 0 where a scan takes no longer than a walk."""
-        beam = n_probes or -(-self.default_beam(k) * self.n_rows // max(1, n_visible))
-        return 0 if beam * tuning().graph_step_rows > self.n_rows else min(beam, self.widest_beam)
+    def walked_beam(self, effort: int | None) -> int:
+        """Return the beam of a walk; 0 where a scan takes no longer, and for an effort of everything."""
+        if effort is None or effort * tuning().graph_step_rows > self.n_rows:
+            return 0
+        return min(effort, self.widest_beam)
 
     @property
     def widest_beam(self) -> int:
@@ -112,7 +132,7 @@ class VertexGraph(Buckets):
 
     def describe(self) -> dict[str, Any]:
         """Describe the graph apart from its records."""
-        return {"longest": self.longest, "beams": list(self.beams)}
+        return {"longest": self.longest} | describe_calibration(self.calibration)
 
     def to_arrays(self) -> Arrays:
         """Return the records."""
@@ -124,13 +144,11 @@ class VertexGraph(Buckets):
         codec: VertexCodec | None = maker.codec
         if codec is None:
             raise ValueError("a graph must not be in an index that is not fitted")
-        size, longest, beams = codec.shape.record_bytes, described["longest"], described["beams"]
+        size, longest = codec.shape.record_bytes, described["longest"]
         if type(longest) is not float or not 0 <= longest <= _LARGEST:
             raise ValueError(f"the longest row of a graph must have a norm from 0 to {_LARGEST:g}, got {longest!r}")
-        if not isinstance(beams, list) or len(beams) != len(N_NEAREST):
-            raise ValueError(f"beams must be a list of {len(N_NEAREST)} numbers, got {beams!r}")
-        checked = tuple(as_count(beam, "beam", most=2**31 - 1) for beam in beams)
-        return cls(codec, read("records", np.uint8, n_rows, size), read("entries", np.uint8, 1, size), longest, checked)
+        records, entries = read("records", np.uint8, n_rows, size), read("entries", np.uint8, 1, size)
+        return cls(codec, records, entries, longest, load_calibration(described))
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold values that no save writes."""

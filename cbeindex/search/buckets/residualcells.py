@@ -9,7 +9,6 @@ The codes of a cell are in records of 32 rows (`kernels/residuals.py`), and ever
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, NamedTuple, Self
 
@@ -25,15 +24,13 @@ from ...distances.metrics import squares
 from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
 from ...errors import CorruptIndexFileError
+from ..calibration import Calibration, describe_calibration, load_calibration
 from ..plan import Cost, Plan
 from ..queries import CodeQueries
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
 from .centroids import derived
 from .spilling import Copies
-
-N_NEAREST = (10, 100, 1000)
-"""Numbers of nearest rows for which the default number of probes is measured."""
 
 
 class Directory(NamedTuple):
@@ -67,10 +64,10 @@ class ResidualCells(Buckets):
         Means of the first projections of rows.
     cell_centres : uint16 array of shape (n_cells,)
         The centre that the codes of a cell are relative to.
-    n_probes : tuple of int
-        Cells that hold most of the 10, 100 and 1,000 nearest rows of a row, on average.
     copies : Copies
         Rows in their second cells.
+    calibration : Calibration, or None
+        What a number of probes finds; None for few rows.
     """
 
     codec: ResidualCodec
@@ -79,8 +76,8 @@ class ResidualCells(Buckets):
     offsets: Rows
     centroids: Floats
     cell_centres: NDArray[np.uint16]
-    n_probes: tuple[int, ...]
     copies: Copies
+    calibration: Calibration | None = None
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -154,27 +151,45 @@ class ResidualCells(Buckets):
 
     def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
         """Return the rows in the visited cells, and the bytes of their records and of the directory."""
-        share = min(1.0, (n_probes or self.default_probes(k)) / self.n_cells)
+        share = min(1.0, (n_probes or self.n_cells) / self.n_cells)
         n_bytes = self.records.nbytes + self.copies.records.nbytes
         return Cost(int(self.n_rows * share), int(n_bytes * share))
 
     def default_probes(self, k: int) -> int:
         """Return the number of cells to visit for `k` results."""
-        if k > N_NEAREST[-1]:
-            wanted = self.n_probes[-1] * k / N_NEAREST[-1]
-        else:
-            wanted = math.exp(np.interp(math.log(k), np.log(N_NEAREST), np.log(self.n_probes)))
-        return min(self.n_cells, math.ceil(wanted - 1e-9))  # rounding of logarithms must not add a cell
+        if self.calibration is None:
+            return self.n_cells
+        depth = self.calibration.depth_of(1, tuning().cell_candidates_of_k)
+        return self.calibration.least(k, depth, tuning().explicit_recall, self.n_cells).effort or self.n_cells
+
+    @property
+    def most_effort(self) -> int:
+        """Number of probes that visits all rows."""
+        return self.n_cells
+
+    def is_clumped(self, rows: Rows) -> bool:
+        """Return whether rows are in fewer cells than rows that are chosen at random would be."""
+        counts = np.zeros(self.n_rows + 1, dtype=np.int64)
+        counts[rows + 1] = 1
+        n_occupied = np.count_nonzero(np.diff(np.cumsum(counts)[self.offsets]))
+        expected = float(np.sum(1 - (1 - len(rows) / max(1, self.n_rows)) ** np.diff(self.offsets)))
+        return bool(n_occupied < tuning().clumped_share * expected)
+
+    def microseconds(self, effort: int | None) -> float:
+        """Return the time that a search of the cells takes, apart from exact distances."""
+        n_probes, limits = min(self.n_cells, effort or self.n_cells), tuning()
+        row = limits.scan_row_ns + limits.scan_byte_ns * self.records.shape[1] / RECORD_ROWS
+        n_rows = self.n_rows * (2 if len(self.copies.records) else 1)
+        n_chosen_from = self.n_cells if n_probes < self.n_cells else 0
+        return float(1e-3 * row * (n_chosen_from + n_probes * n_rows / self.n_cells))
 
     # --- search ---
 
-    def probes(self, plan: Plan, n_visible: int) -> int:
-        """Return how many cells a plan visits, more where few rows may be results."""
-        if plan.mode == "scan" or self.n_rows < tuning().least_cell_segment_rows:
+    def probes(self, plan: Plan, effort: int | None) -> int:
+        """Return how many cells a plan visits."""
+        if plan.mode == "scan" or effort is None or self.n_rows < tuning().least_cell_segment_rows:
             return self.n_cells
-        if plan.n_probes is not None:
-            return min(self.n_cells, plan.n_probes)
-        return min(self.n_cells, -(-self.default_probes(plan.k) * self.n_rows // max(1, n_visible)))
+        return min(self.n_cells, effort)
 
     def nearest(self, view: View, queries: CodeQueries, plan: Plan) -> BucketResult | None:
         """Return None: Hamming order does not follow cells, so that the rows are to be scanned."""
@@ -185,7 +200,7 @@ class ResidualCells(Buckets):
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
         spilled = {"has_copies": True} if len(self.copies.records) else {}
-        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes), **spilled}
+        return {"n_cells": self.n_cells} | spilled | describe_calibration(self.calibration)
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
@@ -218,17 +233,13 @@ class ResidualCells(Buckets):
         longest = squares(centroids).max(initial=0)
         if not longest <= _LARGEST or centres.max(initial=0) >= len(codec.centres):
             raise ValueError("centroids of cells must be short and finite, and their centres those of the index")
-        given = described["n_probes"]
-        if not isinstance(given, list) or len(given) != len(N_NEAREST):
-            raise ValueError(f"n_probes must be a list of {len(N_NEAREST)} numbers, got {given!r}")
-        n_probes = tuple(as_count(n, "n_probes", most=n_cells) for n in given)
         copies = Copies.none(n_cells, codec.n_bytes)
         if as_flag(described.get("has_copies", False), "has_copies"):
             of_copies = read("copies", np.uint8, None, record_bytes(codec.n_bytes))
             copies = Copies(of_copies, read("copy_starts", np.int64, n_cells + 1))
             if copies.starts[0] != 0 or copies.starts[-1] != len(of_copies) or (np.diff(copies.starts) < 0).any():
                 raise ValueError(f"records of copies must ascend from 0 to {len(of_copies)}")
-        return cls(codec, records, starts, offsets, centroids, centres, n_probes, copies)
+        return cls(codec, records, starts, offsets, centroids, centres, copies, load_calibration(described))
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""

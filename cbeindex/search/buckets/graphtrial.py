@@ -1,0 +1,48 @@
+"""Searches of graphs for sampled queries: what a beam finds."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from ..._core.threads import n_cores
+from ..._core.typing import Floats, Projections, Rows
+from ...data.source import VectorSource
+from ...store.segment import Segment
+from .graphkernel import GraphCall, GraphCounts
+from .graphs import VertexGraph
+from .trials import BucketTrial, Sample
+
+
+class GraphTrial(BucketTrial):
+    """Searches of the graph of a segment. Walks do not pass through the row that is the query: it leads to the rest."""
+
+    def __init__(self, segment: Segment, sample: Sample) -> None:
+        super().__init__(segment, sample)
+        self._graph: VertexGraph = segment.buckets
+        self._projections, self._lines = self._projected()
+        self.most_effort = self._graph.widest_beam
+
+    def _projected(self) -> tuple[Projections, Floats]:
+        """Return projections of the queries, and slope and intercept of their distances."""
+        codec, vectors, rows = self._graph.codec, self._sample.vectors, self._sample.rows
+        if vectors is not None:
+            row_squares = codec.metric.check(VectorSource(vectors, codec.rotation.dim, "queries"), 0, vectors)
+            return codec.project_queries(vectors, row_squares, self._graph.longest, n_cores())
+        assert rows is not None
+        points = codec.decode(self._segment.columns["vertices"][rows], n_cores())
+        projections = codec.code_projections(points, n_cores())[:, : codec.shape.n_code_bits]
+        return np.ascontiguousarray(projections), np.tile([1.0, 0.0], (len(rows), 1))
+
+    def _find(self, effort: int, n: int, n_queries: int) -> Rows:
+        n_rows = self._segment.n_rows
+        beam = 0 if effort >= self.most_effort else effort
+        n = min(n, n_rows)
+        counts, places = GraphCounts(beam, beam, n, 0, n), np.arange(n_rows)
+        call = GraphCall(self._graph.codec, self._segment, self._hidden, counts, ids=places)
+        no_vectors = np.empty((n_queries, 0), dtype=np.float32)
+        rows = None if beam == 0 else self._sample.rows
+        found = call.of_projections(
+            self._projections[:n_queries], self._lines[:n_queries], no_vectors, n_cores(),
+            skipped=None if rows is None else rows[:n_queries],
+        )  # fmt: skip
+        return found.ids

@@ -1,0 +1,151 @@
+"""What searches of cells and graphs for sampled queries have in common: who the queries are, and their true nearest."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from typing import NamedTuple
+
+import numpy as np
+
+from ... import kernels
+from ..._core.threads import n_cores
+from ..._core.tuning import tuning
+from ..._core.typing import Floats, Mask, Rows
+from ...data.source import VectorSource
+from ...data.sparserows import VectorRows
+from ...distances.codec import Codec
+from ...distances.kept import Candidates, KeptVectors, kept_vectors
+from ...store.segment import NOT_HIDDEN, Segment
+from .. import exact
+
+
+class Sample(NamedTuple):
+    """Queries that a segment is calibrated with.
+
+    Attributes
+    ----------
+    codec : Codec
+    vectors : VectorRows, or None
+        The queries as a caller would give them; None if the segment keeps no vectors.
+    rows : int64 array of shape (n,), or None
+        Rows of the segment that are the queries: they are not found. None for queries from outside.
+    truth : int64 array of shape (n, any), or None
+        The true nearest rows of queries in order, -1 for rows of other segments. None: the segment finds them itself.
+    """
+
+    codec: Codec
+    vectors: VectorRows | None
+    rows: Rows | None
+    truth: Rows | None = None
+
+    @classmethod
+    def of_rows(cls, codec: Codec, segment: Segment, rows: Rows) -> Sample:
+        """Take rows of a segment for queries."""
+        kept = _kept(codec, segment)
+        return cls(codec, None if kept is None else _as_float32(kept.read(rows), kept.dim), rows)
+
+    @property
+    def n_queries(self) -> int:
+        """Number of queries."""
+        if self.rows is not None:
+            return len(self.rows)
+        return 0 if self.vectors is None else len(self.vectors)
+
+
+class BucketTrial(ABC):
+    """Searches of the buckets of a segment for a sample of queries, in all of its visible rows.
+
+    Parameters
+    ----------
+    segment : Segment
+    sample : Sample
+    """
+
+    most_effort: int
+    deepest: int = 0
+    _first: Floats | None = None
+
+    def __init__(self, segment: Segment, sample: Sample) -> None:
+        self._segment, self._sample = segment, sample
+        self._hidden: Mask = segment.removed if segment.removed.size else NOT_HIDDEN
+        self.n_queries = sample.n_queries
+
+    @abstractmethod
+    def _find(self, effort: int, n: int, n_queries: int) -> Rows:
+        """Return the nearest `n` rows by estimate, which may be queries themselves, -1 behind them."""
+
+    def candidates(self, effort: int, n: int, n_queries: int) -> Rows:
+        """Return the nearest `n` rows by estimate that the first queries find with an effort, -1 behind them."""
+        own = self._sample.rows
+        if own is None:
+            return self._find(effort, n, n_queries)
+        rows = self._find(effort, n + 1, n_queries)
+        is_own = rows == own[:n_queries, np.newaxis]
+        order = np.argsort(is_own, axis=1, kind="stable")[:, :n]
+        return np.where(np.take_along_axis(is_own, order, axis=1), -1, np.take_along_axis(rows, order, axis=1))
+
+    def truth(self, k: int, n_queries: int) -> Rows:
+        """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
+
+        Estimates of all rows choose the rows whose vectors are read, enough of them that none is missed: the deeper
+        half must hold hardly any of the nearest.
+        """
+        if self._sample.truth is not None:
+            return self._sample.truth[:n_queries, :k]
+        kept, n_rows, limits = _kept(self._sample.codec, self._segment), self._segment.n_rows, tuning()
+        if kept is None:
+            return self.candidates(self.most_effort, k, n_queries)
+        n = max(limits.true_rows_of_k * k, limits.least_true_rows)
+        while True:
+            rows = self.candidates(self.most_effort, min(n, n_rows), n_queries)
+            near = self._nearest(kept, rows, k)
+            self.deepest = max(self.deepest, n // 2)
+            if (
+                n >= min(n_rows, limits.most_true_rows)
+                or _share_among(near, rows[:, n // 2 :], n_rows) <= limits.deep_share
+            ):
+                return near
+            n *= 2
+
+    def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> Rows:
+        """Return the `k` nearest of some rows by exact distance."""
+        assert self._sample.vectors is not None
+        candidates = Candidates(
+            np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
+        )
+        near = exact.nearest(kept, self._sample.vectors[: len(rows)], candidates, k, n_cores())[0]
+        if len(rows) == self.n_queries:
+            self._first = near.distances[:, 0]
+        return near.ids
+
+    def far(self) -> float:
+        """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.
+
+        Products do not tell how far a query is. Queries of the caller have been measured themselves.
+        """
+        if self._first is None or self._sample.codec.metric.name == "ip":
+            return math.inf
+        return float(np.quantile(self._first, tuning().near_share))
+
+
+def _share_among(near: Rows, rows: Rows, n_rows: int) -> float:
+    """Return the share of the nearest rows of queries that are among some of their candidates."""
+    found: Rows = np.empty((len(near), 1, 1), dtype=np.int64)
+    n_near, n_all = np.array([near.shape[1]]), np.array([[rows.shape[1]]])
+    kernels.counting.count_found(np.ascontiguousarray(rows), near, n_near, n_all, n_rows, found)
+    return float(found.sum() / max(1, near.size))
+
+
+def _kept(codec: Codec, segment: Segment) -> KeptVectors | None:
+    """Return the kept vectors of a segment, whose rows are known by their places; None if there are none."""
+    if "vectors" not in segment.columns:
+        return None
+    places, dim = np.arange(segment.n_rows), codec.encoder.dim
+    return kept_vectors(segment.columns["vectors"], places, codec.metric, dim, codec.rows_of_levels)
+
+
+def _as_float32(vectors: VectorRows, dim: int) -> VectorRows:
+    """Return vectors as a search reads them."""
+    source = VectorSource(vectors, dim)
+    return next(iter(source.own_blocks(max(1, source.n_rows), check_finite=False)))[1]

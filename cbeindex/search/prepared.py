@@ -1,0 +1,91 @@
+"""Searches that are prepared once, and then answer any queries."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+
+from ..data.columns import Column
+from ..data.source import VectorSource
+from ..data.sparserows import VectorRows
+from ..distances.codec import Codec
+from .cellsearch import CellSearch
+from .graphsearch import GraphSearch
+from .plan import Plan, Selection
+from .planner import cautious
+from .request import IndexTraits, SearchRequest
+from .results import RangeResult, SearchResult
+
+
+def prepared(traits: IndexTraits, codec: Codec | None, request: SearchRequest, chosen: Plan) -> PreparedSearch | None:
+    """Return the search of an index with cells or graphs that carries out a plan; None for Hamming codes."""
+    if codec is None or not (chosen.by_cells or chosen.by_graph):
+        return None
+    return PreparedSearch(traits, codec, request, chosen)
+
+
+class PreparedSearch:
+    """A search of an index with cells or graphs, for any queries.
+
+    Queries that turn out to be far from all rows are unlike those that the index was calibrated by, and are searched
+    again with more effort.
+
+    Parameters
+    ----------
+    traits : IndexTraits
+    codec : Codec
+    request : SearchRequest
+    chosen : Plan
+    """
+
+    def __init__(self, traits: IndexTraits, codec: Codec, request: SearchRequest, chosen: Plan) -> None:
+        self._traits, self._codec, self._request, self._plan = traits, codec, request, chosen
+        self._search, self._far = _search(traits, codec, chosen), chosen.far
+        self._deeper: CellSearch | GraphSearch | None = None
+
+    @property
+    def selections(self) -> tuple[Selection, ...]:
+        """The rows that are searched."""
+        return self._plan.selections
+
+    def nearest(self, source: VectorSource, n_threads: int) -> SearchResult:
+        """Find the `plan.k` nearest rows of each query."""
+        found = self._search.nearest(source, n_threads)
+        if self._far == math.inf or not (found.distances[:, 0] > self._far).any():
+            return found
+        column = Column(np.float32, (source.dim,), source.is_sparse)
+        is_far = found.distances[:, 0] > self._far
+        blocks = [rows[np.flatnonzero(is_far[i : i + len(rows)])] for i, rows in source.own_blocks(1024)]
+        return self._again(found, is_far, column.joined([column.of(rows) for rows in blocks]), n_threads)
+
+    def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
+        """Find the nearest rows of queries that need no conversion; None for other queries."""
+        found = self._search.nearest_of_array(queries, n_threads)
+        if found is None or self._far == math.inf:
+            return found
+        if found.distances.ndim == 1:
+            if found.distances[0] <= self._far:
+                return found
+            return self._again(found.with_axis(), np.ones(1, dtype=np.bool_), queries[np.newaxis], 1).first()
+        is_far = found.distances[:, 0] > self._far
+        return self._again(found, is_far, queries[is_far], n_threads) if is_far.any() else found
+
+    def within(self, source: VectorSource, radius: float, n_threads: int) -> RangeResult:
+        """Find all rows within `radius` of each query."""
+        return self._search.within(source, radius, n_threads)
+
+    def _again(self, found: SearchResult, is_far: Any, queries: VectorRows, n_threads: int | None) -> SearchResult:
+        """Search again for queries that are far from all rows, and put what is found in place of the former results."""
+        if self._deeper is None:
+            self._deeper = _search(self._traits, self._codec, cautious(self._traits, self._request, self._plan))
+        source = VectorSource(queries, self._traits.dim, "queries")
+        more = self._deeper.nearest(source, n_threads or self._request.n_threads)
+        counts = {name: more.stats.get(name, 0) for name in ("visited", "buckets", "steps", "vectors_read")}
+        stats = {name: value + counts.get(name, 0) if name in counts else value for name, value in found.stats.items()}
+        return found.with_others(is_far, more, stats | {"far_queries": int(is_far.sum())})
+
+
+def _search(traits: IndexTraits, codec: Codec, chosen: Plan) -> CellSearch | GraphSearch:
+    return GraphSearch(traits, codec, chosen) if chosen.by_graph else CellSearch(traits, codec, chosen)
