@@ -105,7 +105,7 @@ class _Group:
     def try_effort(self, trial: Trial, effort: int) -> bool:
         """Search with an effort; return whether more effort need not be measured."""
         limits, k = tuning(), self.classes[-1]
-        deep = max(limits.most_calibrated_depth, trial.deepest)
+        deep = min(max(limits.most_calibrated_depth, trial.deepest), 2 * limits.most_calibrated_depth)
         most = max(limits.calibrated_depth_of_k * k, min(int(self._depths.max()), deep))
         rows = np.ascontiguousarray(trial.candidates(effort, most, self.n_queries))
         found: Rows = np.empty((self.n_queries, *self._depths.shape), dtype=np.int64)
