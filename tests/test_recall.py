@@ -292,7 +292,7 @@ def test_codes_are_those_of_the_encoder():
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     np.testing.assert_array_equal(index.codes([7, 3]), index.encoder.encode(unit[[7, 3]]))
     np.testing.assert_array_equal(index.codes(3), index.codes([3])[0])
-    with pytest.raises(ValueError, match="hamming=False"):
+    with pytest.raises(ValueError, match="hamming=True"):
         an_index(n=600, hamming=False).codes([3])
     with pytest.raises(ValueError, match="not fitted yet"):
         CBEIndex(DIM).codes([3])
