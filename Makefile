@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-wheel coverage fuzz bench clean
+.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-wheel coverage fuzz bench clean
 
 test: lint types docs coverage tests-bounds test-wheel
 
@@ -36,6 +36,10 @@ tests-uncompiled: .venv/dev
 # The compiled kernels, which index arrays of other types and sizes than plain Python does.
 tests-bounds: .venv/dev
 	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -q -n 2 -m kernels
+
+# Tensors of torch, whose wheel is large, beside the other libraries whose arrays stay on their device.
+test-torch: .venv/dev .venv/torch
+	$(BIN)/python -m pytest -q tests/test_torch.py tests/test_devices.py
 
 # The tests with the oldest releases of numpy, scipy and numba that pyproject.toml allows; TESTS=... some tests.
 tests-oldest: .venv-oldest/dev

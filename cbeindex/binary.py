@@ -7,24 +7,27 @@ from threading import RLock
 from typing import Any, Self
 
 import numpy as np
-from numpy.typing import ArrayLike
+from numpy.typing import ArrayLike, NDArray
 
 from ._core.checks import MOST_BITS, as_count, as_flag, as_missing, as_probability
 from ._core.threads import as_n_threads
 from ._core.tuning import tuning
-from ._core.typing import Arrays, CodeBytes, Codes, Ids
+from ._core.typing import Arrays, CodeBytes, Codes
 from .data.codes import has_bits_past, to_bytes, to_words
-from .data.ids import as_ids, is_id, listed
-from .data.source import RowError, as_codes
+from .data.ids import AnyIds, as_any_ids, is_id, is_one
+from .data.names import NAMES, Names, as_objects
+from .data.rowerror import RowError
+from .data.source import as_codes
 from .search.buckets import CODE_KINDS, bucket_maker
 from .search.codes import CodeSearch, within
+from .search.naming import named
 from .search.plan import Explanation
 from .search.planner import costs, plan, select
 from .search.queries import CodeQueries
 from .search.request import IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .storage.saveable import Saveable
-from .storage.settings import options_of
+from .storage.settings import has_string_ids, ids_content, options_of
 from .store.rowstore import RowStore
 
 
@@ -96,32 +99,45 @@ class BinaryIndex(Saveable):
         return self._rows.n_rows
 
     def __contains__(self, id_: object) -> bool:
-        return is_id(id_) and bool(self._rows.snapshot().contains(np.array([id_], dtype=np.int64))[0])
+        return is_id(id_) and self._rows.snapshot().has(id_)
 
     @property
-    def ids(self) -> Ids:
-        """All ids in ascending order."""
-        return self._rows.snapshot().ids()
+    def ids(self) -> NDArray[Any]:
+        """All ids: integers in ascending order, strings in the order of insertion."""
+        return self._rows.snapshot().caller_ids()
 
-    def add(self, codes: ArrayLike, ids: ArrayLike | None = None, *, replace: bool = False) -> Ids:
+    def add(self, codes: ArrayLike, ids: ArrayLike | None = None, *, replace: bool = False) -> NDArray[Any]:
         """Add codes.
 
         Parameters
         ----------
         codes : uint8 array of shape (n, ceil(n_bits / 8)) or (ceil(n_bits / 8),)
             Bit j is bit j % 8 of byte j // 8, as in `np.packbits(..., bitorder="little")`. Spare bits are 0.
-        ids : array_like of int, shape (n,), optional
-            Unique non-negative ids. By default consecutive numbers that were never in use.
+        ids : array_like of int or str, shape (n,), optional
+            Unique ids, non-negative or not empty. The first codes decide whether ids are integers or strings. By
+            default consecutive numbers that were never in use.
         replace : bool
             Replace codes whose ids are in use. Otherwise such an id is an error.
 
         Returns
         -------
-        int64 array of shape (n,)
+        ids : int64 array of shape (n,), or objects for strings
         """
         words, _ = self._as_words(codes, "codes")
-        checked_ids = None if ids is None else as_ids(listed(ids, "ids"), "ids", n=len(words))
-        return self._rows.add(checked_ids, words, replace=as_flag(replace, "replace"))
+        checked_ids = None if ids is None else as_any_ids(ids, "ids", n=len(words))
+        return self._add(checked_ids, words, as_flag(replace, "replace"))
+
+    def _add(self, ids: AnyIds | None, words: Codes, replace: bool = False) -> NDArray[Any]:
+        """Add words; the first rows decide whether ids are strings."""
+        with self._rows.lock:
+            is_first = isinstance(ids, Names) and not self._rows.next_id
+            rows = self._rows.keeping_names() if is_first else self._rows
+            rows.require_kind(ids, len(words))
+            if not isinstance(ids, Names):
+                return rows.add(ids, words, replace=replace)
+            rows.add(None, words, {NAMES: ids}, replace=replace)
+            self._rows = rows
+            return as_objects(ids.tolist())
 
     def search(
         self,
@@ -150,7 +166,7 @@ class BinaryIndex(Saveable):
             Buckets visited in each segment: cells of clusters, or buckets of each table of substrings. By default as
             many cells as hold 99 % of the `k` nearest of a stored code, or as many substrings as exact search needs.
             More buckets are visited until they hold `k` codes that may be results.
-        allow, deny : array_like of int, optional
+        allow, deny : array_like of int or str, optional
             Ids that alone may be results, and ids that must not be results.
         miss : float, optional
             For the cascade: probability with which the k-th nearest code is missed, if differing bits are spread evenly
@@ -161,8 +177,8 @@ class BinaryIndex(Saveable):
         Returns
         -------
         SearchResult
-            int32 distances and int64 ids. `stats["survivors"]` counts the codes that the cascade compared beyond 512
-            bits, `stats["visited"]` the codes in the visited buckets.
+            int32 distances and int64 ids, or strings as objects. `stats["survivors"]` counts the codes that the
+            cascade compared beyond 512 bits, `stats["visited"]` the codes in the visited buckets.
         """
         words, is_single = self._as_queries(queries)
         memo, is_batch = self._rows.memo, int(len(words) >= tuning().batch_queries)
@@ -183,7 +199,8 @@ class BinaryIndex(Saveable):
         threads = as_n_threads(n_threads)
         check_result_size(len(words), prepared.n_results)
         found = prepared.nearest(words, self.n_bits, threads)
-        return found.first() if is_single else found
+        found = found.first() if is_single else found
+        return named(found, prepared.plan.selections) if self._rows.has_names else found
 
     def explain(
         self,
@@ -229,23 +246,22 @@ class BinaryIndex(Saveable):
         radius = min(as_count(radius, "radius", least=0), self.n_bits)
         selections = select(self._rows.snapshot().segments, IdFilter.checked(allow, deny))
         code_queries = CodeQueries(words, self.n_bits, 0, as_n_threads(n_threads))
-        return within(code_queries, selections, radius)
+        found = within(code_queries, selections, radius)
+        return named(found, selections) if self._rows.has_names else found
 
     def get(self, ids: ArrayLike) -> CodeBytes:
         """Return the codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id."""
-        given = listed(ids, "ids")
-        checked_ids = as_ids(np.atleast_1d(given), "ids")
         snapshot = self._rows.snapshot()
-        snapshot.require(checked_ids)
-        codes = to_bytes(snapshot.codes_of(checked_ids, self.n_bits), self.n_bits)
-        return codes[0] if given.ndim == 0 else codes
+        numbers = snapshot.require(as_any_ids(ids, "ids"))
+        codes = to_bytes(snapshot.codes_of(numbers, self.n_bits), self.n_bits)
+        return codes[0] if is_one(ids) else codes
 
     def remove(self, ids: ArrayLike, *, missing: str = "raise") -> None:
         """Remove codes by id. Ids that are not in the index are named by a ValueError, and then nothing is removed.
 
         With `missing="ignore"` such ids are ignored.
         """
-        given, ignored = np.unique(as_ids(np.atleast_1d(listed(ids)), "ids")), as_missing(missing)
+        given, ignored = as_any_ids(ids, "ids", is_ordered=False), as_missing(missing)
         self._rows.remove(given, ignore_missing=ignored)
 
     def merge(self, other: BinaryIndex) -> None:
@@ -257,7 +273,8 @@ class BinaryIndex(Saveable):
         snapshot = other._rows.snapshot()
         snapshot.check_origins()
         ids = snapshot.ids()
-        self._rows.add(ids, snapshot.codes_of(ids, self.n_bits))
+        names = snapshot.names(ids) if snapshot.has_names else None
+        self._add(ids if names is None else names, snapshot.codes_of(ids, self.n_bits))
 
     def stats(self) -> dict[str, Any]:
         """Count rows, segments and bytes."""
@@ -270,11 +287,14 @@ class BinaryIndex(Saveable):
         return self._rows
 
     def _content(self) -> tuple[dict[str, Any], Arrays]:
-        return {"kind": "BinaryIndex", "n_bits": self.n_bits, "buckets": self.buckets, "options": self._options}, {}
+        content = {"kind": "BinaryIndex", "n_bits": self.n_bits, "buckets": self.buckets, "options": self._options}
+        return content | ids_content(self._rows), {}
 
     @classmethod
     def _from_content(cls, content: dict[str, Any], arrays: Arrays) -> tuple[Self, RowStore]:
         index = cls(content["n_bits"], content["buckets"], **options_of(content))
+        if has_string_ids(content):
+            index._rows = index._rows.keeping_names()
         return index, index._rows
 
     def _as_words(self, codes: ArrayLike, name: str) -> tuple[Codes, bool]:

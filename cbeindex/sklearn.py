@@ -119,8 +119,9 @@ class CirculantTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin, Ba
         check_is_fitted(self)
         rows, n_threads = _checked(self, X, reset=False), effective_n_jobs(self.n_jobs)
         if self.output == "projections":
-            return self.encoder_.project(rows, n_threads=n_threads)
-        codes = self.encoder_.encode(rows, n_threads=n_threads)
+            projections: NDArray[Any] = self.encoder_.project(rows, n_threads=n_threads)
+            return projections
+        codes: NDArray[Any] = self.encoder_.encode(rows, n_threads=n_threads)
         if self.output == "codes":
             return codes
         bits = np.unpackbits(codes, axis=1, count=self.encoder_.n_bits, bitorder="little").view(np.int8)

@@ -64,6 +64,8 @@ class Recipe:
     history : {"one save", "removed", "appended"}
     version : {1, 2}
         Format version of the file.
+    has_names : bool
+        Whether ids are strings.
     options : dict
     """
 
@@ -75,6 +77,7 @@ class Recipe:
     is_sparse: bool = False
     history: str = "one save"
     version: int = 2
+    has_names: bool = False
     options: dict[str, Any] = field(default_factory=dict)
 
 
@@ -107,18 +110,38 @@ def _recipes() -> list[Recipe]:
         every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": bits, "hamming": hamming}
         name = f"CBEIndex with cells, {every}, {history}"
         recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
+    for metric, vectors in itertools.product(METRICS, ("float16", "float32")):
+        history = next(histories)
+        every = {"metric": metric, "vectors": vectors, "buckets": "cells", "cell_bits": 4, "spill": True}
+        name = f"CBEIndex with copies, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, history=history, options=every))
     for metric, vectors, hamming in itertools.product(METRICS, (None, "float16", "float32"), (True, False)):
         history, is_sparse = next(histories), vectors == "float32" and metric == "ip"
         every = {"metric": metric, "vectors": vectors, "buckets": "graph", "hamming": hamming}
         name = f"CBEIndex with a graph, {every}, {history}"
         recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
-    kinds = ({}, {"buckets": "cells", "cell_bits": 1}, {"buckets": "cells", "cell_bits": 4}, {"buckets": "graph"})
+    kinds: tuple[dict[str, Any], ...] = (
+        {},
+        {"buckets": "cells", "cell_bits": 1},
+        {"buckets": "cells", "cell_bits": 4},
+        {"buckets": "graph"},
+    )
     for metric, vectors, buckets in itertools.product(METRICS, ("int4", "int8"), kinds):
         history, encoder = next(histories), "learned" if vectors == "int8" and not buckets else "orthogonal"
         every = {"metric": metric, "vectors": vectors, **buckets}
         name = f"CBEIndex with levels, {every}, {encoder}, {history}"
         n_bits = 20 if buckets and vectors == "int8" else DIM
         recipes.append(Recipe(name, "CBEIndex", n_bits, encoder, history=history, options=every))
+    named: tuple[dict[str, Any], ...] = (*BUCKETS, {"buckets": "cells"}, {"buckets": "graph"})
+    for options, history in itertools.product(named, ("one save", "removed", "appended")):
+        every = {"vectors": "float32", **options}
+        name = f"CBEIndex with string ids, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, history=history, has_names=True, options=every))
+        if options in BUCKETS:
+            name = f"BinaryIndex with string ids, {options}, {history}"
+            recipes.append(Recipe(name, "BinaryIndex", 128, history=history, has_names=True, options=options))
+    name = "CBEIndex not fitted with string ids"
+    recipes.append(Recipe(name, "CBEIndex", 40, "learned", 9, history="removed", has_names=True))
     return [*recipes, Recipe("CBEIndex without rows", "CBEIndex", 40, n_rows=0)]
 
 
@@ -162,14 +185,15 @@ def _made(recipe: Recipe) -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "items.cbe")
         first = 3 * recipe.n_rows // 4
-        index.add(rows[:first], range(10, 10 + first))
+        ids: Any = [f"é{'x' * (i % 4)}{i}" if recipe.has_names else i for i in range(10, 10 + recipe.n_rows)]
+        index.add(rows[:first], ids[:first])
         index.save(path)
         if recipe.history != "one save" and first:
-            index.remove([11, 14, 9 + first])
-        index.add(rows[first:])
+            index.remove([ids[1], ids[4], ids[first - 1]])
+        index.add(rows[first:], ids[first:] if recipe.has_names else None)
         if recipe.history == "appended":
             index.save()
-            index.remove([12])
+            index.remove([ids[2]])
             index.save()
         else:
             index.save(path)

@@ -186,18 +186,20 @@ class _Trial:
     def _ask(self, index: Any, mapped: bool) -> None:
         """Call everything that does not change an index."""
         about = "" if mapped else " (read)"
-        self._step(f"repr{about}", lambda: (repr(index), len(index), 10 in index))
+        self._step(f"repr{about}", lambda: (repr(index), len(index), 10 in index, "éx" in index))
         self._step(f"stats{about}", index.stats)
         has_ids, ids = self._step(f"ids{about}", lambda: index.ids)
-        if has_ids and (ids[1:] <= ids[:-1]).any():
+        if has_ids and (self._is_verified or not _has_names(index)) and len(set(ids.tolist())) < len(ids):
             self._find(f"ids{about}: an id is there twice")
         if not _is_small(index):
             return
         if has_ids and self._is_verified and len(ids) != len(index):
             self._find(f"ids{about}: there are {len(ids)} ids and {len(index)} rows")
         # A damaged file may take one row for another, also for a removed one; but not for one that it does not have.
-        known = set(ids.tolist()) | {-1} if has_ids and self._is_verified else self._stored_ids
-        some = ids[:4] if has_ids else np.arange(10, 14)
+        known = set(ids.tolist()) | {-1, None} if has_ids and self._is_verified else self._stored_ids
+        if _has_names(index) and not self._is_verified:  # names may be made of any bytes
+            known = None
+        some = ids[:4] if has_ids else np.arange(10, 14).astype(str if _has_names(index) else np.int64)
         queries = self._rows(index, 3, 1)
         if not isinstance(index, CBEIndex) or index.vectors is not None or not index.is_fitted:
             self._step(f"get{about}", lambda: index.get(some), allowed=_NO_IDS)
@@ -217,11 +219,12 @@ class _Trial:
 
     def _add(self, index: Any) -> None:
         had_ids, before = self._step("ids", lambda: index.ids)
-        added, new = self._step("add", lambda: index.add(self._rows(index, 7, 2)))
-        if added and had_ids and np.isin(new, before).any():
+        names = [f"new {i}" for i in range(7)] if _has_names(index) else None
+        added, new = self._step("add", lambda: index.add(self._rows(index, 7, 2), names), allowed=_NO_IDS)
+        if added and had_ids and set(new.tolist()) & set(before.tolist()):
             self._find("add: new rows have ids that are taken")
         has_ids, ids = self._step("ids", lambda: index.ids)
-        if added and has_ids and not np.isin(new, ids).all():
+        if added and has_ids and set(new.tolist()) - set(ids.tolist()):
             self._find("add: new rows are not there")
         if has_ids and len(ids):
             rows = self._rows(index, 2, 3)[: len(ids[:2])]
@@ -255,10 +258,10 @@ class _Trial:
             return abs(rows) if self._recipe.encoder == "aqbc" else rows
         return np.random.default_rng(seed).standard_normal((n, index.dim), dtype=np.float32)
 
-    def _check_ids(self, step: str, ids: np.ndarray, known: set[int] | None) -> None:
+    def _check_ids(self, step: str, ids: np.ndarray, known: set[Any] | None) -> None:
         unknown = set(ids.ravel().tolist()) - known if known is not None else set()
         if unknown:
-            self._find(f"{step}: found ids that are not in the index: {sorted(unknown)[:3]}")
+            self._find(f"{step}: found ids that are not in the index: {sorted(unknown, key=str)[:3]}")
 
     def _step(
         self, name: str, call: Callable[[], Any], must: bool = False, *, allowed: str | None = None
@@ -299,6 +302,12 @@ class _Trial:
 
     def _about(self) -> str:
         return f"{self._recipe.name}; {'; '.join(self._what)}"
+
+
+def _has_names(index: Any) -> bool:
+    """Return whether the ids of an index are strings."""
+    rows = index._rows if isinstance(index, BinaryIndex) else index._state.rows
+    return bool(rows.has_names)
 
 
 def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:

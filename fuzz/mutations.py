@@ -17,7 +17,7 @@ VALUES += (0.5, -0.0, 1e308, float("nan"), float("inf"), Raw("1e999"), Raw("-"),
 VALUES += (Raw('{"a":1,"a":2}'), Raw('"\\ud800"'), Raw("[" * 99 + "]" * 99), Raw("[" * 20_000 + "]" * 20_000))
 DTYPES = ("|b1", "|u1", "|i1", "<u2", "<i2", "<u4", "<i4", "<u8", "<i8", "<f2", "<f4", "<f8", "<c8", ">i8", "|O", "<U4")
 
-_PARTS = ("ids", "order", "ranks", "offsets", "rows", "starts", "first_bits", "indices", "removed")
+_PARTS = ("ids", "order", "ranks", "offsets", "rows", "starts", "first_bits", "indices", "removed", "bytes")
 _HOLE_BYTES = 2**25
 _MANY = 3_000_000
 
@@ -79,6 +79,7 @@ def change_options(rng: random.Random, file: IndexFile) -> str:
         file.content["options"] |= dict.fromkeys(unused)
     if file.content.get("buckets") == "cells":
         file.content["options"]["cell_bits"] = rng.choice((None, 1, 2, 3, 4, 8))
+        file.content["options"]["spill"] = rng.choice((None, True, False, 1))
     if rng.random() < 0.5:  # as many rows as make buckets, but none yet
         for segment in _segments(file):
             segment["buckets"] = None

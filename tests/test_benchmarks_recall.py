@@ -637,7 +637,11 @@ def test_every_setting_has_three_rounds(tmp_path):
     }
 
 
-def test_ann_benchmarks_module(monkeypatch):
+ADAPTER = ROOT / "benchmarks" / "ann_benchmarks"
+
+
+@pytest.fixture
+def ann_module(monkeypatch):
     """The adapter in the place that the project gives it: beside a package with the base class."""
     package = "ann_benchmarks.algorithms"
     base = types.ModuleType(f"{package}.base.module")
@@ -647,18 +651,41 @@ def test_ann_benchmarks_module(monkeypatch):
         made.__path__ = []
         monkeypatch.setitem(sys.modules, name, made)
     monkeypatch.setitem(sys.modules, base.__name__, base)
-    spec = importlib.util.spec_from_file_location(
-        f"{package}.cbeindex.module", ROOT / "benchmarks" / "ann_benchmarks" / "module.py"
-    )
+    spec = importlib.util.spec_from_file_location(f"{package}.cbeindex.module", ADAPTER / "module.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    X = unit(vectors(300, 32))
-    algorithm = module.CBE("angular", {"n_bits": 64, "vectors": "float32", "buckets": "clusters"})
+    return module
+
+
+def check_adapter(algorithm, X, *query_arguments):
     assert algorithm.get_memory_usage() == 0  # the runner asks before and after
     algorithm.fit(X)
-    algorithm.set_query_arguments(2)
+    algorithm.set_query_arguments(*query_arguments)
     assert algorithm.query(X[5], 3)[0] == 5
     algorithm.batch_query(X[:4], 3)
     assert [ids[0] for ids in algorithm.get_batch_results()] == [0, 1, 2, 3]
     assert algorithm.get_memory_usage() > 0
-    assert "n_probes" in str(algorithm)
+
+
+def test_ann_benchmarks_module(ann_module):
+    X = unit(vectors(300, 32))
+    param = {"n_bits": 64, "vectors": "float32", "buckets": "clusters"}
+    check_adapter(ann_module.CBE("angular", param), X)
+    check_adapter(ann_module.CBE("euclidean", param), X, None, 2)
+    algorithm = ann_module.CBE("angular", param)
+    algorithm.set_query_arguments(0.9)
+    assert str(algorithm) == f"cbeindex({param}, {{'recall': 0.9}})"
+
+
+def test_ann_benchmarks_module_for_bits(ann_module):
+    X = np.random.default_rng(0).random((300, 100)) < 0.5
+    for buckets in (None, "clusters"):
+        check_adapter(ann_module.CBEBinary({"buckets": buckets}), X)
+    algorithm = ann_module.CBEBinary({"buckets": "clusters"})
+    algorithm.set_query_arguments(4)
+    assert "'n_probes': 4" in str(algorithm)
+
+
+def test_ann_benchmarks_image_has_a_python_that_we_support():
+    (version,) = re.findall(r"^FROM python:3\.(\d+)", (ADAPTER / "Dockerfile").read_text(), flags=re.MULTILINE)
+    assert int(version) >= 11

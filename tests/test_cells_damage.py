@@ -117,3 +117,74 @@ def test_segments_of_an_index_with_cells_must_have_cells(saved):
     container.write(file, saved)
     with pytest.raises(CorruptIndexFileError, match="must have buckets"):
         CBEIndex.load(saved)
+
+
+@pytest.fixture
+def spilled(tmp_path):
+    with small_sizes():
+        index = CBEIndex(DIM, vectors="float32", buckets="cells", cell_bits=4, spill=True, n_cells=8)
+        index.add(some_rows(90))
+        assert index.stats()["bytes"]["copies"] > 0
+        path = tmp_path / "copies.cbe"
+        index.save(path)
+        verify(path)
+        yield path
+
+
+COPIES_AT_LOAD = {
+    "starts that descend": ("copy_starts", set_at(1, 10**6)),
+    "starts that begin late": ("copy_starts", set_at(0, 1)),
+    "starts that end early": ("copy_starts", set_at(-1, 0)),
+    "shorter records": ("copies", lambda array: np.ascontiguousarray(array[:, :-1])),
+    "fewer records": ("copies", lambda array: array[:-1]),
+}
+
+
+@pytest.mark.parametrize("name", COPIES_AT_LOAD)
+def test_copies_that_would_lead_astray_are_refused_at_load(spilled, name):
+    section, edit = COPIES_AT_LOAD[name]
+    change(spilled, CELLS + section, edit)
+    with pytest.raises(CorruptIndexFileError):
+        CBEIndex.load(spilled)
+
+
+@pytest.mark.parametrize("value", [-1, 90, 2**31 - 1, -(2**31), 7])
+def test_copies_of_no_row_or_of_one_row_are_verified_and_do_no_harm(spilled, value):
+    def edit(array):
+        rows_at(array)[:, ::2] = value
+        return array
+
+    change(spilled, CELLS + "copies", edit)
+    with pytest.raises(CorruptIndexFileError, match=r"copies must be of rows|one copy at most"):
+        verify(spilled)
+    with small_sizes():
+        found = CBEIndex.load(spilled).search(some_rows(4, seed=1), 10, n_probes=2, n_candidates=60)
+    assert all(len(set(ids)) == 10 for ids in found.ids.tolist())
+    assert ((found.ids >= 0) & (found.ids < 90)).all()
+
+
+def test_numbers_of_copies_are_verified(spilled):
+    def edit(array):
+        array[0, -640:-512].view("<f4")[0] = np.nan  # the first factor
+        return array
+
+    change(spilled, CELLS + "copies", edit)
+    with pytest.raises(CorruptIndexFileError, match="numbers of residual codes"):
+        verify(spilled)
+
+
+def test_copies_in_their_own_cells_are_verified(spilled):
+    file = container.parse(spilled.read_bytes())
+    n_rows = int(file.section(CELLS + "offsets").array[1])
+    change(spilled, CELLS + "copies", set_at(slice(None), 0))
+    change(spilled, CELLS + "copies", lambda array: _of_rows(array, n_rows))
+    with pytest.raises(CorruptIndexFileError, match="in another cell"):
+        verify(spilled)
+
+
+def _of_rows(array, n):
+    """Records of zeros whose first places hold rows of the first cell, the others none."""
+    array[:, -512:-384].view("<f4")[:] = np.inf
+    array[0, -512:-384].view("<f4")[:n] = 0
+    rows_at(array)[0, :n] = np.arange(n)[:32]
+    return array

@@ -156,6 +156,42 @@ def test_build_with_ids(folder):
     assert_same("out.cbe", fitted(X, ids=ids))
 
 
+@pytest.mark.parametrize("form", ["npy", "lines", "windows lines"])
+def test_build_with_string_ids(form, folder, capsys):
+    ids = [f"id {i}\t{'é' * (i % 3)}" for i in range(len(X))]
+    if form == "npy":
+        np.save("ids.npy", np.array(ids)[:, np.newaxis])
+    else:
+        end = "\r\n" if form == "windows lines" else "\n"
+        Path("ids.txt").write_bytes((end.join(ids) + end * (form == "lines")).encode())
+    assert run("build", "out.cbe", "vectors.npy", "--ids", "ids.npy" if form == "npy" else "ids.txt") == 0
+    assert_same("out.cbe", fitted(X, ids=ids))
+    capsys.readouterr()
+    np.save("one.npy", X[7])
+    assert run("search", "out.cbe", "one.npy", "-k", "2") == 0
+    number, first, _ = capsys.readouterr().out.rstrip("\n").split("\t")
+    assert (number, json.loads(first.rpartition(":")[0])) == ("0", ids[7])
+    assert run("search", "out.cbe", "one.npy", "-k", "302", "--json") == 0
+    found = json.loads(capsys.readouterr().out)["ids"]
+    assert found[0] == ids[7]
+    assert sorted(found) == sorted(ids)
+    assert run("search", "out.cbe", "one.npy", "-k", "302", "--output", "found.npz") == 0
+    with np.load("found.npz") as arrays:
+        assert arrays["ids"].tolist() == [[*found, "", ""]]
+    assert run("info", "out.cbe") == 0
+    assert re.search(r"ids +strings", capsys.readouterr().out)
+
+
+def test_names_that_numpy_would_cut_are_not_written(folder, capsys):
+    CBEIndex(8).save("none.cbe")
+    index = CBEIndex(8)
+    index.add(np.ones((1, 8)), ["a\0"])
+    index.save("out.cbe")
+    np.save("one.npy", np.ones(8))
+    assert run("search", "out.cbe", "one.npy", "--output", "found.npz") == 2
+    assert "cut off the end of the id 'a\\x00'; use --json" in capsys.readouterr().err
+
+
 def test_build_of_a_single_vector(folder):
     np.save("one.npy", X[0])
     assert run("build", "out.cbe", "one.npy") == 0
@@ -581,7 +617,7 @@ def test_info_of_other_kinds(folder, capsys):
     binary_index.save("codes.cbe")
     assert run("info", "codes.cbe") == 0
     out = capsys.readouterr().out
-    assert re.match(r"codes.cbe: BinaryIndex\n +bits +100\n +buckets +substrings\n +rows +9\n", out)
+    assert re.match(r"codes.cbe: BinaryIndex\n +bits +100\n +buckets +substrings\n +ids +integers\n +rows +9\n", out)
     assert "metric" not in out
     assert run("info", "codes.cbe", "--json") == 0
     assert json.loads(capsys.readouterr().out)["buckets"] == "substrings"
@@ -693,7 +729,11 @@ BAD_BUILDS = [
         r"ids.npy must have shape \(300,\)",
     ),
     (lambda: np.save("ids.npy", X), ["vectors.npy", "--ids", "ids.npy"], r"ids.npy must have shape \(300,\)"),
-    (lambda: np.save("ids.npy", X[:, 0]), ["vectors.npy", "--ids", "ids.npy"], r"ids.npy must be integers, got"),
+    (
+        lambda: np.save("ids.npy", X[:, 0]),
+        ["vectors.npy", "--ids", "ids.npy"],
+        r"ids.npy must be integers or strings",
+    ),
     (
         lambda: np.save("ids.npy", np.arange(300) % 299),
         ["vectors.npy", "--ids", "ids.npy"],
@@ -704,6 +744,44 @@ BAD_BUILDS = [
         ["vectors.npy", "--ids", "ids.npy"],
         r"ids.npy must be 0 or more, got -1",
     ),
+    (
+        lambda: np.save("ids.npy", np.arange(600).reshape(2, 300)),
+        ["vectors.npy", "--ids", "ids.npy"],
+        r"\(300,\), got \(2,",
+    ),
+    (
+        lambda: np.save("ids.npy", ["a", ""] * 150),
+        ["vectors.npy", "--ids", "ids.npy"],
+        r"ids.npy must not be empty .* at 1",
+    ),
+    (
+        lambda: np.save("ids.npy", ["a"] * 300),
+        ["vectors.npy", "--ids", "ids.npy"],
+        r"ids.npy must not repeat, 'a' does",
+    ),
+    (lambda: np.save("ids.npy", 7), ["vectors.npy", "--ids", "ids.npy"], r"ids.npy must have shape \(300,\), got \(\)"),
+    (
+        lambda: np.save("i.npy", np.array([b"a"])),
+        ["vectors.npy", "--ids", "i.npy"],
+        r"i.npy must be integers or strings",
+    ),
+    (
+        lambda: np.save("i.npy", np.array([{}], object), allow_pickle=True),
+        ["vectors.npy", "--ids", "i.npy"],
+        r"i.npy must hold numbers, got pickled objects",
+    ),
+    (
+        lambda: Path("i.txt").write_bytes(b"a\xff"),
+        ["vectors.npy", "--ids", "i.txt"],
+        r"i.txt must be text in UTF-8: .* 1",
+    ),
+    (lambda: Path("i.txt").write_text("a\n\nb"), ["vectors.npy", "--ids", "i.txt"], r"i.txt must not be empty .* at 1"),
+    (
+        lambda: Path("i.txt").write_text(""),
+        ["vectors.npy", "--ids", "i.txt"],
+        r"i.txt must have shape \(300,\), got \(0,\)",
+    ),
+    (None, ["vectors.npy", "--ids", "ids.csv"], r"ids.csv must end in .npy or .txt, got '.csv'"),
     (None, ["vectors.npy", "--metric", "l1"], r"argument --metric: invalid choice: 'l1' .*see cbeindex build --help"),
     (None, ["vectors.npy", "--encoder", "none"], r"argument --encoder: invalid choice"),
     (None, ["vectors.npy", "--bits", "0"], r"argument --bits: must be at least 1, got 0"),

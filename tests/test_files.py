@@ -708,6 +708,7 @@ GOLDEN = {
         "golden-2-binary.cbe",
         "golden-2-long.cbe",
         "golden-2-cells.cbe",
+        "golden-2-copies.cbe",
         "golden-2-graph.cbe",
         "golden-2-int8.cbe",
         "golden-2-int4.cbe",
@@ -764,6 +765,7 @@ class TestGolden:
         """To the names, types and shapes; numbers may differ to a rounding between processors."""
         make_golden(tmp_path)
         make_golden_cells(tmp_path)
+        make_golden_copies(tmp_path)
         make_golden_graph(tmp_path)
         make_golden_levels(tmp_path)
         for name in GOLDEN[VERSION]:
@@ -926,6 +928,21 @@ def make_golden_cells(directory):
     np.savez_compressed(Path(directory, f"{name}.npz"), **told)
 
 
+def make_golden_copies(directory):
+    """Make the golden file of an index whose rows are also in second cells, and what it answers."""
+    name = f"golden-{VERSION}-copies"
+    with small_sizes():
+        index = CBEIndex(DIM, DIM, vectors="float32", buckets="cells", cell_bits=4, spill=True, metric="l2", seed=3)
+        index.add(some_rows(60), range(1000, 1120, 2))
+        index.save(Path(directory, f"{name}.cbe"))
+        index.add(some_rows(5, seed=9), range(5))
+        index.remove([1004, 1010, 2])
+        index.save()
+        assert index.stats()["bytes"]["copies"] > 0
+        told = {f"{name}.cbe: {key}": value for key, value in golden_answers(index).items()}
+    np.savez_compressed(Path(directory, f"{name}.npz"), **told)
+
+
 def make_golden_graph(directory):
     """Make the golden file of an index with a graph, and what it answers: removed rows, and two commits."""
     name = f"golden-{VERSION}-graph"
@@ -958,5 +975,6 @@ def make_golden_levels(directory):
 if __name__ == "__main__":
     make_golden(DATA)
     make_golden_cells(DATA)
+    make_golden_copies(DATA)
     make_golden_graph(DATA)
     make_golden_levels(DATA)

@@ -369,3 +369,54 @@ def test_an_index_that_grew_answers_as_well_as_one_built_at_once(monkeypatch):
         shares.append(np.mean([np.isin(*ids).mean() for ids in zip(found.ids, truth, strict=True)]))
     # 600 rows are to be found: a share of 0.95 has a standard error of 0.009.
     assert min(shares) > 0.9, shares
+
+
+def test_more_centres_than_a_byte_can_name(tmp_path):
+    with tuned(centres_of_root=20.0, least_centre_rows=2, least_centre_gain=-1.0):
+        index = an_index(800, vectors="float32", metric="l2")
+    assert len(index._state.codec.residuals.centres) > 256
+    centres = np.concatenate([cells.cell_centres for cells in buckets_of(index)])
+    assert centres.max() > 255
+    queries = some_vectors(6, seed=6)
+    near, ids = vector_oracles.nearest("l2", queries, some_vectors(800), np.arange(800), 7)
+    index.save(tmp_path / "many.cbe")
+    verify(tmp_path / "many.cbe")
+    for one in (index, CBEIndex.load(tmp_path / "many.cbe")):
+        found = one.search(queries, 7, n_probes=ALL, n_candidates=800)
+        np.testing.assert_array_equal(found.ids, ids)
+        np.testing.assert_allclose(found.distances, near, rtol=1e-5, atol=1e-6)
+    index.add(some_vectors(60, seed=2))
+    index.compact()  # rows keep their centres where segments are joined
+    scanned = index.search(queries, 7, mode="scan", n_candidates=900)
+    check_equal(index.search(queries, 7, n_probes=ALL, n_candidates=900), scanned)
+
+
+@pytest.mark.parametrize("vectors", ["int8", "int4"])
+@pytest.mark.parametrize("metric", METRICS)
+def test_kept_levels_name_any_of_many_centres(tmp_path, metric, vectors):
+    with tuned(centres_of_root=20.0, least_centre_rows=2, least_centre_gain=-1.0):
+        index = CBEIndex(DIM, 20, metric=metric, vectors=vectors, buckets="cells")  # a rotation of their own
+        index.add(some_vectors(800))
+    assert len(index._state.codec.kept.residuals.centres) > 256
+    queries = some_vectors(6, seed=6)
+    index.save(tmp_path / "many.cbe")
+    verify(tmp_path / "many.cbe")
+    true = vector_oracles.distances(metric, queries, some_vectors(800))
+    for one in (index, CBEIndex.load(tmp_path / "many.cbe")):
+        found = one.search(queries, 7, n_probes=ALL, n_candidates=800)
+        # Residuals are a tenth of the distances to queries or less, and levels of 4 bits lose a tenth of them.
+        np.testing.assert_allclose(found.distances, np.take_along_axis(true, found.ids, axis=1), rtol=0.1, atol=0.1)
+        assert np.abs(one.get(np.arange(800)) - (some_vectors(800))).mean() < 0.2 or metric == "cosine"
+
+
+def test_centres_come_from_all_rows_of_a_call():
+    """Rows are sorted by cluster, and the first rows, which would be enough to fit the index, are of one cluster."""
+    rng = np.random.default_rng(0)
+    means = 5 * rng.standard_normal((6, DIM))
+    rows = np.repeat(means, 100, axis=0) + 0.1 * rng.standard_normal((600, DIM))
+    index = CBEIndex(DIM, buckets="cells", metric="l2")
+    index.add(rows.astype(np.float32))
+    codec = index._state.codec
+    apart = codec.encoder.project(means.astype(np.float32))[:, np.newaxis] - codec.residuals.centres
+    # A centre is the mean of rows of one cluster, each 0.1 * sqrt(24) = 0.5 from its mean; means are some 35 apart.
+    assert np.sqrt((apart**2).sum(axis=2)).min(axis=1).max() < 1

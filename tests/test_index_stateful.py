@@ -32,8 +32,9 @@ class IndexAgainstDict(RuleBasedStateMachine):
         n_bits=st.sampled_from([20, 600]),
         buckets=st.sampled_from([None, *KINDS, "cells", "graph"]),
         seed=st.integers(0, 9),
+        spill=st.booleans(),
     )
-    def start(self, metric, n_bits, buckets, seed):
+    def start(self, metric, n_bits, buckets, seed, spill):
         self.patches: list = [small_buckets(VERY_SMALL | _ALL_ROWS)]
         for patch in self.patches:
             patch.__enter__()
@@ -42,6 +43,8 @@ class IndexAgainstDict(RuleBasedStateMachine):
         self.pool[7] = 0
         self.distances = vector_oracles.distances(metric, self.pool, self.pool)
         self.options = {"n_bits": n_bits, "metric": metric, "vectors": "float32", "buckets": buckets}
+        if buckets == "cells" and spill:
+            self.options |= {"spill": True, "cell_bits": 4}
         self.index = CBEIndex(16, **self.options)
         self.picks = {}
         self.next_id = 0
@@ -134,6 +137,18 @@ class IndexAgainstDict(RuleBasedStateMachine):
         result = self.index.search(self.pool[queries], k, **options, n_candidates=n_candidates, allow=allow, deny=deny)
         np.testing.assert_allclose(result.distances, expected[0], rtol=1e-5, atol=1e-6)
         np.testing.assert_array_equal(result.ids, expected[1])
+
+    @rule(query=st.integers(0, N_POOL - 1), k=st.sampled_from([1, 3, 40]), n_probes=st.integers(1, 3))
+    def search_few_cells(self, query, k, n_probes):
+        """No row is found twice, and as many as there are, at their distances."""
+        if self.index.buckets != "cells":
+            return
+        distances, ids = self.of([query])
+        result = self.index.search(self.pool[query], k, n_probes=n_probes)
+        found = result.ids[result.ids >= 0].tolist()
+        assert len(found) == len(set(found)) == min(k, len(ids))
+        expected = [distances[0][ids.index(id_)] for id_ in found]
+        np.testing.assert_allclose(result.distances[: len(found)], expected, rtol=1e-5, atol=1e-6)
 
     @rule(query=st.integers(0, N_POOL - 1), place=st.floats(0, 1))
     def range_search(self, query, place):

@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex.distances.records import RecordRows, record_bytes
+from cbeindex.distances.residuals import centres_of
 from cbeindex.kernels.dividing import divide
 from cbeindex.kernels.residuals import decode_rows, encode_rows, fill_records
 from tests.lookup_oracles import pack_levels, values_of_levels
@@ -30,9 +31,10 @@ def encoded(rows, centres, bits, width):
     """Codes, centres and sums of rows by the kernel."""
     n, n_bits = rows.shape
     codes = np.full((n, -(-n_bits * bits // 8)), 255, dtype=np.uint8)
-    chosen, sums = np.full(n, 255, dtype=np.uint8), np.full((n, 5), np.nan)
+    chosen, sums = np.full(n, 255, dtype=np.uint16), np.full((n, 5), np.nan)
     half_squares = ((centres[:, :width].astype(np.float64) ** 2).sum(axis=1) / 2).astype(np.float32)
-    encode_rows(rows, centres, half_squares, width, bits, WIDTHS[bits], codes, chosen, sums)
+    turned = np.ascontiguousarray(centres[:, :width].T)
+    encode_rows(rows, centres, turned, half_squares, bits, WIDTHS[bits], codes, chosen, sums)
     return codes, chosen, sums
 
 
@@ -86,7 +88,7 @@ def column_of(rows, centres, bits):
     """Rows as a column: codes, factor, offset, spread, length, centre."""
     codes, chosen, sums = encoded(rows, centres, bits, rows.shape[1])
     numbers = np.stack([sums[:, 1], sums[:, 2], sums[:, 3], np.sqrt(sums[:, 0])], axis=1).astype("<f4")
-    return np.concatenate([codes, numbers.view(np.uint8), chosen[:, np.newaxis]], axis=1)
+    return np.concatenate([codes, numbers.view(np.uint8), chosen[:, np.newaxis].view(np.uint8)], axis=1)
 
 
 @examples(40)
@@ -98,7 +100,7 @@ def test_decoded_rows_have_the_direction_of_their_levels_and_the_length_of_their
     width = max(1, rows.shape[1] - 2)
     decoded = np.full((len(rows), width), np.nan, dtype=np.float32)
     decode_rows(column, which, rows.shape[1], bits, centres, decoded)
-    at = centres[column[which, -1]]
+    at = centres[centres_of(column)[which]]
     residuals = (rows[which] - at).astype(np.float64)
     levels = unpacked(column[which, : -(-rows.shape[1] * bits // 8)], bits, rows.shape[1])
     values = values_of_levels(levels.astype(np.float64), bits)
@@ -109,11 +111,11 @@ def test_decoded_rows_have_the_direction_of_their_levels_and_the_length_of_their
 @given(st.integers(0, 9), st.integers(1, 90), st.sampled_from([1, 2, 13]))
 def test_records_hold_what_was_written_to_them(seed, n_rows, n_bytes):
     rng = np.random.default_rng(seed)
-    column = rng.integers(0, 256, (n_rows, n_bytes + 17), dtype=np.uint8)
+    column = rng.integers(0, 256, (n_rows, n_bytes + 18), dtype=np.uint8)
     sizes = rng.multinomial(n_rows, [0.5, 0.3, 0.2])
     offsets, starts = (np.concatenate([[0], np.cumsum(n)]) for n in (sizes, -(-sizes // 32)))
-    centres = np.array([7, 0, 255], dtype=np.uint8)
-    column[:, -1] = np.repeat(centres, sizes)
+    centres = np.array([7, 0, 1_000], dtype=np.uint16)
+    column[:, -2:] = np.repeat(centres, sizes)[:, np.newaxis].view(np.uint8)
     records = np.zeros((max(1, starts[-1]), record_bytes(n_bytes)), dtype=np.uint8)
     order = rng.permutation(n_rows)
     places = (np.repeat(32 * starts[:-1] - offsets[:-1], sizes) + np.arange(n_rows))[order]

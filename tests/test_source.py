@@ -5,7 +5,8 @@ import pickle
 import numpy as np
 import pytest
 
-from cbeindex.data.source import RowError, VectorSource
+from cbeindex.data.rowerror import RowError
+from cbeindex.data.source import VectorSource
 
 
 def test_row_errors_carry_their_parts():

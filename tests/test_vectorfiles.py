@@ -90,7 +90,7 @@ def test_plain_formats(suffix, tmp_path):
 
 
 def test_suffixes(tmp_path):
-    assert set(SUFFIXES) == {".npy", ".npz", *TYPES}
+    assert set(SUFFIXES) == {".npy", ".npz", *TYPES, ".parquet", ".arrow", ".feather", ".ipc"}
     path = write(tmp_path, ".FVecs", vecs(X))
     np.testing.assert_array_equal(open_vectors(str(path)), X)
 
@@ -347,7 +347,7 @@ def test_empty_missing_or_no_file(suffix, tmp_path):
 
 @pytest.mark.parametrize("name", ["vectors.txt", "vectors", ".npy", "vectors.npy.gz"])
 def test_unknown_suffix(name, tmp_path):
-    with pytest.raises(ValueError, match=r"must end in one of \.npy, \.npz, \.fvecs, .*, \.i8bin, got '(\.txt|\.gz|)'"):
+    with pytest.raises(ValueError, match=r"must end in one of \.npy, \.npz, \.fvecs, .*, \.ipc, got '(\.txt|\.gz|)'"):
         open_vectors(tmp_path / name)
 
 

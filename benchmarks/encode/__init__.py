@@ -34,11 +34,16 @@ def main(arguments: list[str]) -> None:
     parser.add_argument("--rounds", type=int, default=9, help="rounds that the contenders alternate")
     parser.add_argument("--dims", type=int, nargs="+", help="dimensions to measure")
     parser.add_argument("--tables", nargs="+", choices=TABLES, default=list(TABLES), help="tables to print")
+    device_help = "a device of torch, such as cuda: print only the table that compares it with the kernels"
+    parser.add_argument("--device", help=device_help)
     parser.add_argument("--output", default=os.path.join("bench-report", "encode.jsonl"), help="JSON lines go here")
     options = parser.parse_args(arguments)
     report = Report("Encoding, one thread", options.output)
     quick, rounds = options.quick, 3 if options.quick else options.rounds
     dims = tuple(options.dims or (QUICK_DIMS if quick else DIMS))
+    if options.device is not None:
+        on_device(report, dims, rounds, options.device)
+        return
     runs = {
         "encode": partial(speed, report, dims, rounds),
         "transforms": partial(transforms, report, dims, rounds),
@@ -130,6 +135,35 @@ def accuracy(report: Report, dims: Sequence[int]) -> None:
     for dim in dims:
         with Contender("benchmarks.encode.contenders:Circulant", {"dim": dim, "n_rows": 4}) as process:
             table.row(dim, *process.call("errors"))
+
+
+def on_device(report: Report, dims: Sequence[int], rounds: int, device: str) -> None:
+    """Microseconds a vector on another device, and how many times as fast that is as the kernels on one thread."""
+    table = report.table(
+        "device",
+        ["d", "rows", "us/vector", "min-max", device, f"x {device}", "bits differ"],
+        f"{device}: torch tensors that are there already, codes stay there; x: cbeindex on one thread / {device}, "
+        f"above 1: {device} is faster; bits differ: share of bits, whose projections are 0 up to rounding",
+        {"min-max": 11},
+    )
+    for dim in dims:
+        n_rows = max(2, min(2**16, 2**25 // dim))  # a device needs many vectors at once
+        cells: list[Any] = [None] * 4
+        differ = None
+        try:
+            arguments = {"dim": dim, "n_rows": n_rows, "device": device}
+            with (
+                Contender("benchmarks.encode.contenders:Circulant", {"dim": dim, "n_rows": n_rows}) as own,
+                Contender("benchmarks.encode.device:OnDevice", arguments) as other,
+            ):
+                differ = other.call("differing_bits")
+                calls = {"cbeindex": partial(own.call, "run", 1), device: partial(other.call, "run", 1)}
+                timings = alternate(calls, rounds)
+            *cells, ratio = _cells(timings, n_rows, (device,))
+            cells.append(None if ratio is None else 1 / ratio)
+        except ContenderError as error:
+            print(f"{device} is left out at {dim}: {last_line(error)}", flush=True)
+        table.row(dim, n_rows, *cells, differ)
 
 
 def sparse(report: Report, dims: Sequence[int], rounds: int) -> None:

@@ -51,7 +51,8 @@ class Circulant(Encoding):
         self.encoder = CirculantEncoder(dim, n_bits=dim)
 
     def encode(self, rows: NDArray[np.float32]) -> NDArray[np.uint8]:
-        return self.encoder.encode(rows, n_threads=1)
+        codes: NDArray[np.uint8] = self.encoder.encode(rows, n_threads=1)
+        return codes
 
     def run_single(self, calls: int) -> tuple[float, float]:
         """Return the seconds of the fastest of some calls for one vector: of `encode`, and inside the kernel.

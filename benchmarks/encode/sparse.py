@@ -50,7 +50,8 @@ class SparseCirculant(Sparse):
         self.encoder = CirculantEncoder(dim, n_bits=SPARSE_BITS).fit(self.rows)
 
     def encode(self) -> NDArray[np.uint8]:
-        return self.encoder.encode(self.rows, n_threads=1)
+        codes: NDArray[np.uint8] = self.encoder.encode(self.rows, n_threads=1)
+        return codes
 
 
 class SparseTransform(SparseCirculant):

@@ -17,6 +17,21 @@ class Tuning:
     length_check_bytes: int = 2**26
     """Bytes of a `.fvecs` file that are mapped at a time to compare the lengths before its vectors."""
 
+    name_step_rows: int = 2**16
+    """Names that are copied or decoded at a time."""
+
+    name_scans: int = 32
+    """Names that are found by comparing all names of a segment before a table of hashes is made.
+
+    For 100,000 names of 16 bytes, a table takes 10 - 15 ms, a comparison 0.4 ms, and a look-up in the table 3 us.
+    """
+
+    parquet_buffer_bytes: int = 2**20
+    """Bytes of a Parquet file that are read at a time."""
+
+    parquet_batch_rows: int = 2**12
+    """Rows of a Parquet file that are decoded at a time: 16 MB at 1,024 dimensions."""
+
     sparse_flag_bytes: int = 2**22
     """Bytes of flags (row, column of the query) that exact distances of sparse rows use at a time."""
 
@@ -241,6 +256,10 @@ class Tuning:
 
     # Rows that k-means on projections multiplies by all centroids at a time.
     kmeans_block_rows: int = 2**12
+    # Rounds of k-means on projections that see all of the sample, at the end. The rounds before see a quarter of it.
+    kmeans_whole_rounds: int = 2
+    # Rows of a sample that are read in one piece.
+    sample_piece_rows: int = 64
 
     # Residual codes and their cells: projections that centres and cells are chosen by, and dimensions below which codes
     # have 4 bits a dimension. GloVe (100 dimensions) needs 4, Fashion-MNIST (784) 1.
@@ -252,17 +271,33 @@ class Tuning:
     most_resident_share: float = 0.5
     # Rows whose error `stats` reports where vectors are kept in 4 or 8 bits: 1,000 give it to 1 or 2 %.
     kept_error_rows: int = 1000
-    # The least rows of the sample for each centre, and the most values of all centres (4 MB).
+    # Centres, as a multiple of the square root of the rows of the sample, the least rows of it for each, and the
+    # most values of all centres (4 MB). Cells lie within centres, so that centres should be as many as cells: on GloVe,
+    # cells with 95 and 99 % of the true ten have 7,256 and 21,173 rows with 256 centres, 5,955 and 19,205 with 512,
+    # 5,796 and 17,421 with 632, 4,818 and 15,852 with 1,024. But segments with few rows have a record for each centre.
+    centres_of_root: float = 2.4
     least_centre_rows: int = 16
     centre_values: int = 2**20
-    # Rows of the sample that centres are trained on, at most, their bytes and their projections (256 MB). On GloVe,
-    # whose words come in the order of their frequency, centres of 65,536 rows explain a fifth of the variance, centres
-    # of 8,192 a tenth.
+    # Rows of the sample that centres are trained on, at most, their bytes and their projections (256 MB). The sample is
+    # spread over the rows of a call: on GloVe, whose words come in the order of their frequency, that saves 1 row in 20
+    # of those to visit.
     centre_sample_rows: int = 2**16
     centre_sample_bytes: int = 2**27
     centre_sample_values: int = 2**26
     # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
     least_centre_gain: float = 0.04
+    # Copies of rows in second cells. The second cell of a row is one of those nearest to its own: at least so many, and
+    # as many as this number of products allows. On GloVe with 823 cells, those with 95 and 99 % of the true ten
+    # have 6,647 and 20,779 places for rows without copies; with copies in one of the 32 nearest cells 6,628 and 19,493,
+    # of 128 5,803 and 16,234, of all 5,514 and 15,671. On Fashion-MNIST copies save nothing.
+    spill_neighbours: int = 64
+    spill_products: int = 2**31
+    # The weight of the part of the second residual along the first; the least rows of a segment with copies; and the
+    # share of the visited rows that copies must save, since they double codes in memory and take a search time to tell
+    # apart: on GloVe, where they save a sixth at 95 and a quarter at 99 %, searches for 95 % took 0.93 of the time.
+    spill_lambda: float = 1.5
+    least_spill_rows: int = 2**14
+    least_spill_gain: float = 0.3
     # Rows of a task that writes records.
     record_task_rows: int = 2**13
     # The default number of probes is such that cells hold this share of the nearest rows of a row.
@@ -359,6 +394,12 @@ class Tuning:
 
     graph_building_beam: int = 100
     """The beam of those walks."""
+
+    # --- encoders, arrays of other libraries ---
+
+    device_step_values: int = 2**26
+    """Values that are projected at a time on the device of an array: 256 MiB of float32, and some times as much for
+    transforms."""
 
     # --- cli ---
 

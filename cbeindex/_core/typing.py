@@ -35,6 +35,9 @@ LeastDistances: TypeAlias = NDArray[np.uint16]
 Ids: TypeAlias = NDArray[np.int64]
 """Ids of vectors, chosen by the caller."""
 
+StringIds: TypeAlias = NDArray[np.object_]
+"""Ids of vectors that are strings; None for a missing result."""
+
 Rows: TypeAlias = NDArray[np.int64]
 """Row numbers in a segment, and counts of rows."""
 

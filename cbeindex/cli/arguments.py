@@ -15,6 +15,9 @@ formats of vector files, by suffix:
                          int32, uint8, as at corpus-texmex.irisa.fr
   .fbin .ibin            number and length of the vectors (uint32 each), then
   .u8bin .i8bin          all vectors, as at big-ann-benchmarks.com
+  .parquet               lists of numbers (--key chooses one of several columns)
+  .arrow .feather .ipc   the same in Arrow IPC files and streams; these and
+                         Parquet files need pyarrow
 Files are read in blocks of rows, so they may be larger than memory. Sparse and
 compressed arrays of .npz files are read whole."""
 

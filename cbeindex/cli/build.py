@@ -22,12 +22,10 @@ import numpy as np
 from .. import CBEIndex
 from .._core.progress import progress_bar
 from .._core.tuning import tuning
-from .._core.typing import Ids
 from ..data.codes import n_words
-from ..data.ids import as_ids
+from ..data.idfiles import read_ids
 from ..data.inputs import Inputs
 from ..data.source import is_sparse
-from ..data.vectorfiles import open_vectors
 from ..distances.kept import KINDS_OF_VECTORS
 from ..distances.keptcodec import KEPT_BITS
 from ..distances.metrics import METRIC_ALIASES, METRICS
@@ -41,9 +39,9 @@ from .output import exiting_on_signals, size_text, temporary_folder
 
 _HELP = """\
 Build an index of the vectors in one or more files, in the given order. Ids are
-row numbers, counted through all files, unless --ids gives others. The encoder
-is fitted to a random sample of all rows, so their order does not matter. The
-same files and options give the same index.
+row numbers, counted through all files, unless --ids or --id-column gives
+others. The encoder is fitted to a random sample of all rows, so their order
+does not matter. The same files and options give the same index.
 
 Memory is bounded for files of any size: 1 to 3 GB if vectors are kept, less for
 codes only. The build temporarily needs disk space for up to three times the
@@ -65,7 +63,9 @@ examples:
   scipy.sparse vectors, kept sparse:
     cbeindex build index.cbe tfidf.npz --vectors float16
   one array of several, with ids:
-    cbeindex build index.cbe data.npz --key train --ids ids.npy"""
+    cbeindex build index.cbe data.npz --key train --ids ids.npy
+  columns of Parquet files (needs pyarrow):
+    cbeindex build index.cbe part-*.parquet --key embedding --id-column url"""
 
 
 def add_parser(commands: Any) -> None:
@@ -85,7 +85,7 @@ def _add_arguments(add: Callable[..., object]) -> None:
 
 def add_index_arguments(add: Callable[..., object]) -> None:
     """Add the arguments that say which index is built, and of what."""
-    add("--key", help="array of .npz files to use")
+    add("--key", help="array of .npz files, or column of Parquet and Arrow files, to use")
     add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
     metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
     add("--metric", choices=(*METRICS, *METRIC_ALIASES), metavar="NAME", default="cosine", help=metric_help)
@@ -98,7 +98,9 @@ def add_index_arguments(add: Callable[..., object]) -> None:
         duplicates fast (default: scan all codes)"""
     add("--buckets", choices=BUCKETS, help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
-    add("--ids", metavar="FILE.npy", help="unique non-negative integers, one per vector")
+    ids_help = "unique ids, one per vector: non-negative integers or strings (.npy), or lines of a .txt file"
+    add("--ids", metavar="FILE", help=ids_help)
+    add("--id-column", metavar="NAME", help="column of Parquet and Arrow files that has the ids")
     sample_help = f"""vectors that the encoder is fitted to (default: {tuning().cli_sample_rows:,}, or as many as
         fit in {size_text(tuning().cli_sample_bytes)})"""
     add("--sample", type=count(2), metavar="N", help=sample_help)
@@ -125,7 +127,7 @@ def _build(
     arguments: argparse.Namespace, inputs: Inputs, path: Path, exit_if_signalled: Callable[[], None]
 ) -> CBEIndex:
     """Build the index, with a temporary file at `path` for rows that memory should not hold."""
-    ids = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
+    ids = ids_of(arguments, inputs)
     index = CBEIndex(inputs.dim, **index_arguments(arguments))
     _fit(index, inputs, arguments.sample, arguments.seed)
     n_unsaved = 0
@@ -169,12 +171,13 @@ def _check_target(out: Path, force: bool) -> None:
     raise NotAnIndexFileError(f"{out}: not an index file, so it is not replaced; remove it first")
 
 
-def read_ids(path: str, n: int) -> Ids:
-    """Read one id for each of `n` rows."""
-    values = open_vectors(path)
-    if is_sparse(values) or min(values.shape) != 1:
-        raise ValueError(f"{path} must have shape ({n},), got {values.shape}")
-    return as_ids(np.asarray(values).reshape(-1), path, n=n)
+def ids_of(arguments: argparse.Namespace, inputs: Inputs) -> Any:
+    """Read the ids of all rows: integers as an array, strings as names, None if they are numbered."""
+    if arguments.ids is not None and arguments.id_column is not None:
+        raise ValueError("--ids and --id-column both say what the ids are: give only one of them")
+    if arguments.id_column is not None:
+        return inputs.ids(arguments.id_column)
+    return None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
 
 
 def _fit(index: CBEIndex, inputs: Inputs, n_sample: int | None, seed: int) -> None:

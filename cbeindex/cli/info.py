@@ -9,7 +9,7 @@ from typing import Any
 from .. import BinaryIndex, CBEIndex, kernels
 from .._core.tuning import tuning
 from ..storage import container
-from ..storage.settings import ENCODER_PREFIX
+from ..storage.settings import ENCODER_PREFIX, has_string_ids
 from .output import size_text
 
 _HELP = """\
@@ -70,7 +70,7 @@ def _lines(about: dict[str, Any]) -> dict[str, Any]:
             "encoder": about["encoder"] if about["fitted"] else f"{about['encoder']}, not fitted yet",
             "vectors kept": f"{form}{about['vectors']}" if about["vectors"] else "no",
         }
-    lines["buckets"] = about["buckets"] or "no"
+    lines |= {"buckets": about["buckets"] or "no", "ids": about["ids"]}
     lines |= {"rows": about["rows"], "removed rows": about["removed"], "segments": about["segments"]}
     lines |= {f"bytes of {part}": n_bytes for part, n_bytes in about["bytes"].items() if n_bytes}
     share = about["unused_bytes"] / about["file_bytes"]
@@ -91,6 +91,7 @@ def describe_index(path: str) -> dict[str, Any]:
     about["buckets"] = about.pop("kind_of_buckets")
     n_encoder = sum(section["bytes"] for section in file["sections"] if section["name"].startswith(ENCODER_PREFIX))
     counts = {name: about.pop(name) for name in ("rows", "removed", "segments", "bytes")}
+    about["ids"] = "strings" if has_string_ids(file["content"]) else "integers"
     if isinstance(index, CBEIndex):
         about["sparse"] = file["content"]["sparse"]
         counts["bytes"]["encoder"] = n_encoder

@@ -13,7 +13,10 @@ import numpy as np
 
 from .. import BinaryIndex
 from .._core.tuning import tuning
+from ..data.arrowfiles import ArrowVectors
 from ..data.inputs import Inputs
+from ..data.keys import NO_ID
+from ..data.names import shown
 from ..data.source import VectorSource, as_codes
 from ..search.request import MODES, RERANKS
 from .arguments import FORMATS, count
@@ -23,7 +26,7 @@ from .output import exiting_on_signals, temporary_folder
 _HELP = """\
 Find the k nearest vectors of each query, and print one line per query: the
 number of the query, counted from 0, then id:distance of each result, nearest
-first, separated by tabs.
+first, separated by tabs. Ids that are strings are printed as in JSON.
 
 Distances are those of the metric of the index (cosine: 1 - cosine; l2: squared
 Euclidean; ip: 1 - inner product). They are exact if the index keeps vectors,
@@ -70,7 +73,7 @@ def add_search_arguments(add: Callable[..., object]) -> None:
     """Add the arguments that say what is searched for, and how."""
     add("queries", metavar="QUERIES", help="a file of vectors, or of packed codes")
     add("-k", type=count(1), default=10, metavar="K", help="results per query (default: 10)")
-    add("--key", help="array of an .npz file to use")
+    add("--key", help="array of an .npz file, or column of a Parquet or Arrow file, to use")
     add("--n-probes", type=count(1), metavar="N", help="buckets to probe (default: chosen by the index)")
     mode_help = """scan: all codes; cascade: the first 512 bits of all codes, then more bits of the best; buckets: the
         codes in the probed buckets (default: auto, the fastest)"""
@@ -81,7 +84,7 @@ def add_search_arguments(add: Callable[..., object]) -> None:
     add("--n-candidates", type=count(1), metavar="N", help="candidates to re-rank (default: chosen by the index)")
     add("--threads", type=count(1), metavar="N", help="number of threads (default: one per core)")
     output_help = """write the arrays ids and distances, of shape (n, k), to this file instead of printing them. An
-        existing file is replaced. Missing results have the id -1"""
+        existing file is replaced. Missing results have the id -1, or an empty string"""
     add("--output", metavar="OUT.npz", help=output_help)
     add("--json", action="store_true", help="print one JSON object per line")
 
@@ -123,6 +126,8 @@ def write_results(index: Any, arguments: argparse.Namespace, options: dict[str, 
 
 def _check_queries(index: Any, queries: Any, path: str) -> None:
     """Raise an error that names the file if its queries have a wrong dtype or width."""
+    if isinstance(queries, ArrowVectors):
+        queries = np.broadcast_to(queries[:1], queries.shape)
     if isinstance(index, BinaryIndex):
         as_codes(queries, index.n_bits, path)
     else:
@@ -150,15 +155,26 @@ def _write(results: Iterator[_Results], arguments: argparse.Namespace, files: li
             found.append(some)
             exit_if_signalled()
         _, distances, ids = zip(*found, strict=True)
-        np.savez(folder / "found.npz", ids=np.concatenate(ids), distances=np.concatenate(distances))
+        np.savez(folder / "found.npz", ids=_without_objects(np.concatenate(ids)), distances=np.concatenate(distances))
         os.replace(folder / "found.npz", out)
+
+
+def _without_objects(ids: Any) -> Any:
+    """Return ids as an array that can be loaded without pickle: strings of fixed width, empty for missing results."""
+    if ids.dtype != object:
+        return ids
+    cut = next((id_ for id_ in ids.ravel() if id_ is not None and id_.endswith("\0")), None)
+    if cut is not None:
+        raise ValueError(f"argument --output: numpy would cut off the end of the id {shown(cut)}; use --json")
+    return np.where(ids == None, "", ids).astype(str)  # noqa: E711
 
 
 def _print(results: _Results, as_json: bool) -> None:
     """Print one line per query, without missing results."""
     for row, distances, ids in zip(results.rows, results.distances.tolist(), results.ids.tolist(), strict=True):
-        found = [(id_, distance) for id_, distance in zip(ids, distances, strict=True) if id_ >= 0]
+        found = [pair for pair in zip(ids, distances, strict=True) if pair[0] not in (None, NO_ID)]
         if as_json:
             print(json.dumps({"query": row, "ids": [id_ for id_, _ in found], "distances": [d for _, d in found]}))
         else:
-            print(row, *(f"{i}:{d}" if isinstance(d, int) else f"{i}:{d:.6g}" for i, d in found), sep="\t")
+            shown = ((i if isinstance(i, int) else json.dumps(i), d) for i, d in found)
+            print(row, *(f"{i}:{d}" if isinstance(d, int) else f"{i}:{d:.6g}" for i, d in shown), sep="\t")

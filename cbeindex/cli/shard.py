@@ -13,9 +13,10 @@ from typing import Any
 
 from .. import CBEIndex
 from ..data.inputs import Inputs
+from ..data.names import Names
 from ..storage import container
 from .arguments import FORMATS, Parser, count
-from .build import add_index_arguments, index_arguments, progress, read_ids
+from .build import add_index_arguments, ids_of, index_arguments, progress
 from .output import exiting_on_signals, size_text
 from .search import add_search_arguments, search_options, write_results
 
@@ -77,7 +78,7 @@ def _add_info(parser: Parser) -> None:
 def _build(arguments: argparse.Namespace) -> None:
     began = time.monotonic()
     inputs = Inputs(arguments.files, arguments.key)
-    ids = None if arguments.ids is None else read_ids(arguments.ids, inputs.n_rows)
+    ids = ids_of(arguments, inputs)
     with (
         _sharded() as sharded,
         exiting_on_signals() as exit_if_signalled,
@@ -89,7 +90,8 @@ def _build(arguments: argparse.Namespace) -> None:
             exit_if_signalled()
 
         index = sharded.build(
-            arguments.folder, arguments.files, n_shards=arguments.shards, replicas=arguments.replicas, ids=ids,
+            arguments.folder, arguments.files, n_shards=arguments.shards, replicas=arguments.replicas,
+            ids=ids.tolist() if isinstance(ids, Names) else ids,
             key=arguments.key, n_sample=arguments.sample, on_block=on_block, **index_arguments(arguments),
         )  # fmt: skip
         index.close()

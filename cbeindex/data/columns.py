@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,10 +36,10 @@ class Column:
         """Bytes of a row, or 0 for sparse rows, whose size is not known in advance."""
         return 0 if self.is_sparse else int(np.dtype(self.dtype).itemsize * np.prod(self.shape, dtype=np.int64))
 
-    def buffer(self, capacity: int) -> GrowingRows | GrowingSparseRows:
+    def buffer(self, capacity: int) -> GrowingRows | GrowingRaggedRows:
         """Allocate a buffer for `capacity` rows."""
         if self.is_sparse:
-            return GrowingSparseRows(capacity, self.dtype)
+            return GrowingRaggedRows(SparseRows, capacity, (np.int32, self.dtype))
         return GrowingRows(np.empty((capacity, *self.shape), dtype=self.dtype))
 
     def of(self, vectors: VectorRows) -> Any:
@@ -98,31 +98,39 @@ class GrowingRows:
         return self._values[:n_rows]
 
 
-class GrowingSparseRows:
-    """A buffer of sparse rows."""
+class GrowingRaggedRows:
+    """A buffer of rows of different lengths: offsets, and arrays of the entries between them.
 
-    def __init__(self, capacity: int, dtype: Any) -> None:
+    Parameters
+    ----------
+    kind : class of the rows, made of offsets and arrays, which are its `entries`
+    capacity : int
+    dtypes : sequence of dtypes of the arrays
+    """
+
+    def __init__(self, kind: Callable[..., Any], capacity: int, dtypes: Sequence[Any]) -> None:
+        self._kind = kind
         self._offsets = np.zeros(capacity + 1, dtype=np.int64)
-        self._entries = np.empty(16 * capacity, dtype=np.int32), np.empty(16 * capacity, dtype=dtype)
+        self._arrays = [np.empty(16 * capacity, dtype=dtype) for dtype in dtypes]
 
-    def write(self, start: int, rows: SparseRows) -> None:
+    def write(self, start: int, rows: Any) -> None:
         """Write rows at position `start`, after the rows before it."""
         begin = self._offsets[start]
-        first, last = rows.offsets[0], rows.offsets[-1]
+        offsets, *parts = rows.entries
+        first, last = offsets[0], offsets[-1]
         end = begin + last - first
-        indices, values = self._entries
-        if end > len(indices):  # allocate new arrays, because views of the old ones may be in use
-            capacity = max(end, 2 * len(indices))
-            indices, values = self._entries = _enlarged(indices, begin, capacity), _enlarged(values, begin, capacity)
-        indices[begin:end] = rows.indices[first:last]
-        values[begin:end] = rows.values[first:last]
-        self._offsets[start + 1 : start + 1 + len(rows)] = rows.offsets[1:] - first + begin
+        arrays = self._arrays
+        if end > len(arrays[0]):  # allocate new arrays, because views of the old ones may be in use
+            capacity = max(end, 2 * len(arrays[0]))
+            arrays = self._arrays = [_enlarged(array, begin, capacity) for array in arrays]
+        for array, part in zip(arrays, parts, strict=True):
+            array[begin:end] = part[first:last]
+        self._offsets[start + 1 : start + 1 + len(rows)] = offsets[1:] - first + begin
 
-    def first(self, n_rows: int) -> SparseRows:
+    def first(self, n_rows: int) -> Any:
         """Return a view of the first `n_rows` rows."""
         n_used = self._offsets[n_rows]
-        indices, values = self._entries
-        return SparseRows(self._offsets[: n_rows + 1], indices[:n_used], values[:n_used])
+        return self._kind(self._offsets[: n_rows + 1], *(array[:n_used] for array in self._arrays))
 
 
 def _enlarged(array: NDArray[Any], n_used: int, capacity: int) -> NDArray[Any]:

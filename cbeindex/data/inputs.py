@@ -12,7 +12,10 @@ import numpy as np
 
 from .._core.tuning import tuning
 from .._core.typing import Rows
-from .source import RowError, is_sparse
+from .arrowfiles import read_id_column
+from .ids import as_any_ids
+from .rowerror import RowError
+from .source import is_sparse
 from .vectorfiles import open_vectors
 
 
@@ -23,7 +26,7 @@ class Inputs:
     ----------
     paths : sequence of str
     key : str or None
-        The array to use of .npz files.
+        The array to use of .npz files, and the column of Parquet and Arrow files.
 
     Attributes
     ----------
@@ -52,6 +55,13 @@ class Inputs:
             n_bytes += 8 * int(rows.nnz) if self._is_sparse else 4 * int(n_rows) * self.dim
         self.n_rows = self._firsts[-1]
         self.row_bytes = n_bytes / self.n_rows
+
+    def ids(self, column: str) -> Any:
+        """Read the ids of all rows from a column of the files."""
+        if len(self._paths) == 1:
+            return read_id_column(self._paths[0], column)
+        parts = [read_id_column(path, column).tolist() for path in self._paths]
+        return as_any_ids([id_ for part in parts for id_ in part], f"{column!r} of all files", n=self.n_rows)
 
     def open(self, number: int) -> Any:
         """Return the rows of a file. Mapped files stay open; at most one file that is held in memory does."""

@@ -11,6 +11,8 @@ from numpy.typing import ArrayLike, NDArray
 
 from .._core.typing import CodeBytes, Mask, Vectors
 from .codes import n_bytes
+from .foreign import as_native
+from .rowerror import RowError
 from .sparserows import SparseRows, VectorRows
 
 Block = TypeVar("Block", Vectors, SparseRows, VectorRows)
@@ -20,33 +22,6 @@ def is_sparse(array: Any) -> bool:
     """Return whether `array` is a scipy.sparse array or matrix, without importing scipy.sparse."""
     sparse = sys.modules.get("scipy.sparse")
     return sparse is not None and bool(sparse.issparse(array))
-
-
-class RowError(ValueError):
-    """A row of the input breaks a rule: "X must be finite in float32, row 3 is not".
-
-    Parameters
-    ----------
-    name : str
-        The argument or file that has the row.
-    rule : str
-        What every row must satisfy.
-    row : int
-        Number of the row in `name`, from 0 on.
-    problem : str
-        What the row does instead.
-    """
-
-    def __init__(self, name: str, rule: str, row: int, problem: str) -> None:
-        super().__init__(name, rule, row, problem)
-        self.name, self.rule, self.row, self.problem = name, rule, row, problem
-
-    def __str__(self) -> str:
-        return f"{self.name} {self.rule}, row {self.row} {self.problem}"
-
-    def relocated(self, name: str, row: int) -> RowError:
-        """Return the same error about row `row` of `name`: for rows that came from a larger array or from a file."""
-        return RowError(name, self.rule, row, self.problem)
 
 
 class VectorSource:
@@ -59,7 +34,7 @@ class VectorSource:
 
     Parameters
     ----------
-    array : array_like, sparse or SparseRows of shape (n, dim) or (dim,)
+    array : array_like, sparse or SparseRows of shape (n, dim) or (dim,), or what `as_native` reads
     dim : int
     name : str
         Name of the argument in error messages.
@@ -80,7 +55,9 @@ class VectorSource:
         if isinstance(array, SparseRows):
             self._rows, self.n_rows, self.is_single, self.is_sparse = array, len(array), False, True
             return
-        rows: Any = array.toarray() if is_sparse(array) and array.ndim == 1 else array  # type: ignore[union-attr]
+        rows: Any = as_native(array, name)
+        if is_sparse(rows) and rows.ndim == 1:
+            rows = rows.toarray()
         self._rows = _as_csr(rows, name) if is_sparse(rows) else _as_dense(rows, dim, name)
         shape = self._rows.shape
         self.is_single = len(shape) == 1
@@ -192,7 +169,8 @@ def _as_dense(array: ArrayLike, dim: int, name: str) -> NDArray[Any]:
     except ValueError as error:
         raise ValueError(f"{name} must have shape (n, {dim}): {error}") from None
     if dense.dtype.kind not in "fiub":
-        raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}")
+        first = f" that begins with {type(dense.flat[0]).__name__}" if dense.dtype == object and dense.size else ""
+        raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}{first}")
     return dense.reshape(0, dim) if dense.shape == (0,) else dense
 
 
@@ -229,7 +207,7 @@ def as_pairs(pairs: ArrayLike | None, n_rows: int, name: str) -> NDArray[np.int6
 
 def as_codes(codes: ArrayLike, n_bits: int, name: str) -> tuple[CodeBytes, bool]:
     """Return packed codes as uint8 of shape (n, n_bytes), and whether a single code was passed as a 1-D array."""
-    array, width = np.asarray(codes), n_bytes(n_bits)
+    array, width = np.asarray(as_native(codes, name)), n_bytes(n_bits)
     columns = "cbeindex.interop.codes_from(bits, packed=False) packs 0s and 1s, one per column"
     if array.dtype == np.int8 and array.shape[-1:] == (width,):
         hint = "cbeindex.interop.codes_from(codes, signed=True) reads codes of signed bytes"

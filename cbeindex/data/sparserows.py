@@ -10,7 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.tuning import tuning
-from .._core.typing import Rows, Vectors
+from .._core.typing import Arrays, Rows, Vectors
 from ..errors import CorruptIndexFileError
 
 
@@ -70,6 +70,11 @@ class SparseRows:
     def entries(self) -> tuple[Rows, NDArray[np.int32], NDArray[Any]]:
         """Offsets, indices and values."""
         return self.offsets, self.indices, self.values
+
+    def to_arrays(self) -> Arrays:
+        """Return the arrays that a file stores."""
+        offsets = self.offsets - self.offsets[0]
+        return {"offsets": offsets, "indices": self.indices[self._span], "values": self.values[self._span]}
 
     @property
     def _span(self) -> slice:

@@ -11,16 +11,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.tuning import tuning
+from .arrowfiles import ARROW_SUFFIXES, ArrowVectors
 from .npyfiles import HEAD_BYTES, checked_shape, map_npy
 from .npzfiles import Archive
-from .source import RowError
+from .rowerror import RowError
 
 # Vectors each preceded by their length as int32 (http://corpus-texmex.irisa.fr), little-endian on every machine.
 _PREFIXED = {".fvecs": "<f4", ".ivecs": "<i4", ".bvecs": "|u1"}
 # Vectors after a header of their number and length as uint32 (https://big-ann-benchmarks.com), little-endian too.
 _HEADED = {".fbin": "<f4", ".ibin": "<i4", ".u8bin": "|u1", ".i8bin": "|i1"}
 
-SUFFIXES = (".npy", ".npz", *_PREFIXED, *_HEADED)
+SUFFIXES = (".npy", ".npz", *_PREFIXED, *_HEADED, *ARROW_SUFFIXES)
 """Suffixes of the files that `open_vectors` reads."""
 
 
@@ -28,7 +29,8 @@ def open_vectors(path: str | os.PathLike[str], key: str | None = None) -> Any:
     """Open a vector file, in the format of its suffix, without reading all of it into memory.
 
     Formats are `.npy`, `.npz` (an archive of arrays, or one CSR, CSC or COO array of `scipy.sparse.save_npz`),
-    `.fvecs`, `.ivecs`, `.bvecs`, `.fbin`, `.ibin`, `.u8bin` and `.i8bin`.
+    `.fvecs`, `.ivecs`, `.bvecs`, `.fbin`, `.ibin`, `.u8bin` and `.i8bin`; with pyarrow also `.parquet`, and Arrow IPC
+    files and streams: `.arrow`, `.feather` and `.ipc`.
 
     Sizes and structure are checked, values are not. (To check `.fvecs` and the like, opening reads the file once.)
     Dense arrays are memory-mapped: `rows[start:stop]` reads only these rows. Compressed and sparse arrays of an `.npz`
@@ -39,11 +41,11 @@ def open_vectors(path: str | os.PathLike[str], key: str | None = None) -> Any:
     ----------
     path : str or path-like
     key : str, optional
-        The array of an `.npz` archive. Not needed if there is only one.
+        The array of an `.npz` archive, or the column of a Parquet or Arrow file. Not needed if there is only one.
 
     Returns
     -------
-    rows : array or scipy.sparse.csr_array of shape (n, dim)
+    rows : array, scipy.sparse.csr_array or ArrowVectors of shape (n, dim)
         Real numbers in the dtype of the file, read-only. There is at least one row. A 1-D array is one row.
 
     Raises
@@ -67,12 +69,14 @@ def open_vectors(path: str | os.PathLike[str], key: str | None = None) -> Any:
     suffix = Path(name).suffix.lower()
     if suffix not in SUFFIXES:
         raise ValueError(f"{name} must end in one of {', '.join(SUFFIXES)}, got {suffix!r}")
-    if key is not None and suffix != ".npz":
+    if key is not None and suffix not in (".npz", *ARROW_SUFFIXES):
         raise ValueError(f"{name} holds one array, so key must be None, got {key!r}")
     with open(path, "rb") as file:
         size = os.fstat(file.fileno()).st_size
         if size == 0:
             raise ValueError(f"{name} must hold vectors, got an empty file")
+        if suffix in ARROW_SUFFIXES:
+            return ArrowVectors(name, key)
         if suffix == ".npy":
             return map_npy(file, file.read(HEAD_BYTES), 0, size, name)
         if suffix == ".npz":

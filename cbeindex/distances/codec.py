@@ -17,7 +17,7 @@ from ..encoders.foreign import compute_rows, encode_rows, project_rows
 from .estimator import LARGEST_SCALARS, EncodedQueries, Geometry, scalars_of
 from .keptcodec import KeptCodec
 from .metrics import Metric
-from .residuals import ResidualCodec
+from .residuals import ResidualCodec, spread_rows
 from .rotations import loses_nothing
 from .vertices import VertexCodec
 
@@ -88,7 +88,8 @@ class Codec:
     def with_residuals(self, sample: VectorRows, bits: int) -> Codec:
         """Return a codec that makes residual codes too, relative to centres of a prepared sample."""
         n_rows = min(len(sample), tuning().centre_sample_rows, tuning().centre_sample_values // self.encoder.n_bits)
-        projections = project_rows(self.encoder, VectorSource(sample[:n_rows], self.encoder.dim), n_cores())
+        some = sample if n_rows == len(sample) else sample[spread_rows(len(sample), n_rows)]
+        projections = project_rows(self.encoder, VectorSource(some, self.encoder.dim), n_cores())
         return replace(self, residuals=ResidualCodec.fit(projections, bits, self.metric, self.geometry, self.mean()))
 
     def with_centres(self, centres: Floats, bits: int) -> Codec:

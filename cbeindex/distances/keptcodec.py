@@ -24,7 +24,7 @@ from ..encoders import CirculantEncoder
 from ..encoders.foreign import project_rows
 from .estimator import Geometry
 from .metrics import Metric, squares
-from .residuals import Numbers, ResidualCodec
+from .residuals import Numbers, ResidualCodec, spread_rows
 from .rotations import loses_nothing, rotation_of, turned_back
 
 KEPT_BITS = {"int4": 4, "int8": 8}
@@ -34,8 +34,6 @@ KEPT_BITS = {"int4": 4, "int8": 8}
 _HEAD = 12
 # Rows that are decoded at a time.
 _TASK_ROWS = 4096
-# Bits of a float32 that hold a spread, above the number of the centre.
-_SPREAD = np.uint32(0xFFFFFF00)
 # Rounding of a query to whole numbers up to 32,767, over its largest projection: standard deviation.
 _QUERY_ROUNDING = 1 / (32767 * np.sqrt(12))
 
@@ -76,7 +74,8 @@ class KeptCodec:
         """Return a codec with centres of a prepared sample."""
         own, limits = self.residuals, tuning()
         n_rows = min(len(sample), limits.centre_sample_rows, limits.centre_sample_values // self.rotation.n_bits)
-        projections = project_rows(self.rotation, VectorSource(sample[:n_rows], self.rotation.dim), n_cores())
+        some = sample if n_rows == len(sample) else sample[spread_rows(len(sample), n_rows)]
+        projections = project_rows(self.rotation, VectorSource(some, self.rotation.dim), n_cores())
         return replace(self, residuals=ResidualCodec.fit(projections, own.bits, own.metric, own.geometry, own.mean))
 
     @property
@@ -94,7 +93,8 @@ class KeptCodec:
         column = np.zeros((len(codes), kept_bytes(self.rotation.n_bits, self.bits)), dtype=np.uint8)
         spreads = numbers.spreads.astype("<f4").view("<u4")
         # Rounded up to what the upper bits hold: a spread that is too small would claim more than is known.
-        spreads = np.where(spreads & ~_SPREAD, (spreads & _SPREAD) + np.uint32(256), spreads) | numbers.centres
+        lower = _centre_mask(len(self.residuals.centres))
+        spreads = np.where(spreads & lower, (spreads & ~lower) + (lower + np.uint32(1)), spreads) | numbers.centres
         head = np.stack([numbers.factors.astype("<f4").view("<u4"), numbers.offsets.astype("<f4").view("<u4"), spreads])
         column[:, :_HEAD] = np.ascontiguousarray(head.T.astype("<u4")).view(np.uint8)
         column[:, _HEAD : _HEAD + codes.shape[1]] = codes
@@ -108,7 +108,7 @@ class KeptCodec:
         kernels.kept.values_of_kept(codes, 0, len(codes), self.bits, values)
         if self.in_cells:
             return values, residuals.numbers_of(column)
-        factors, offsets, spreads, centres = heads_of(column)
+        factors, offsets, spreads, centres = heads_of(column, len(residuals.centres))
         f = factors.astype(np.float64) / residuals.factor_scale
         square = f**2 * squares(values) - spreads.astype(np.float64) ** 2 * max(1, residuals.n_bits - 1)
         lengths = np.sqrt(np.maximum(square, 0)).astype(np.float32)
@@ -167,12 +167,17 @@ class KeptCodec:
         return rounded
 
 
-def heads_of(column: NDArray[np.uint8]) -> tuple[Floats, Floats, Floats, NDArray[np.uint8]]:
+def heads_of(column: NDArray[np.uint8], n_centres: int) -> tuple[Floats, Floats, Floats, NDArray[np.uint16]]:
     """Return factors, offsets, spreads and centres of rows that have a column of their own."""
-    head = np.ascontiguousarray(column[:, :_HEAD]).view("<u4")
-    floats = np.ascontiguousarray(np.stack([head[:, 0], head[:, 1], head[:, 2] & _SPREAD])).view("<f4")
+    head, lower = np.ascontiguousarray(column[:, :_HEAD]).view("<u4"), _centre_mask(n_centres)
+    floats = np.ascontiguousarray(np.stack([head[:, 0], head[:, 1], head[:, 2] & ~lower])).view("<f4")
     factors, offsets, spreads = floats.astype(np.float32, copy=False)
-    return factors, offsets, spreads, column[:, 8]
+    return factors, offsets, spreads, (head[:, 2] & lower).astype(np.uint16)
+
+
+def _centre_mask(n_centres: int) -> np.uint32:
+    """Return the bits of a spread that name the centre of a row: 8, or 10 where there are more centres."""
+    return np.uint32(255 if n_centres <= 256 else 1023)
 
 
 def kept_bytes(n_levels: int, bits: int) -> int:

@@ -1,7 +1,8 @@
 """k-means on projections, by matrix products.
 
 A round multiplies all points by all centroids in blocks of a fixed size, so results do not depend on the number of
-threads. Rounds are few and samples bounded: the last tenth of the gain costs as much as all before.
+threads. Rounds are few, the early ones see a part of the sample, and samples are bounded: the last tenth of the gain
+costs as much as all before.
 """
 
 from __future__ import annotations
@@ -44,15 +45,17 @@ def train(
     points: Floats, n_centroids: int, rng: np.random.Generator, advance: Callable[[int], object] = lambda n: None
 ) -> Floats:
     """Find centroids of points, which are at least as many; `advance` is called after each round."""
-    sample = rng.permutation(len(points))[: tuning().kmeans_rows * n_centroids]
-    points = points[np.sort(sample)]
-    centroids = points[rng.choice(len(points), n_centroids, replace=False)]
-    for _ in range(tuning().kmeans_iterations):
-        cell = assign(points, centroids)
-        centroids, sizes = means(points, cell, n_centroids)
+    limits = tuning()
+    points = points[rng.permutation(len(points))[: limits.kmeans_rows * n_centroids]]
+    centroids = points[:n_centroids]
+    for i in range(limits.kmeans_iterations):
+        is_early = i < limits.kmeans_iterations - limits.kmeans_whole_rounds
+        some = points[: max(n_centroids, len(points) // 4)] if is_early else points
+        cell = assign(some, centroids)
+        centroids, sizes = means(some, cell, n_centroids)
         empty = np.flatnonzero(sizes == 0)
         if empty.size:  # an empty cell takes over a point of a large one
-            crowded = np.argsort(-sizes[cell], kind="stable")[: len(points) // 4 + 1]
-            centroids[empty] = points[rng.choice(crowded, len(empty))]
+            crowded = np.argsort(-sizes[cell], kind="stable")[: len(some) // 4 + 1]
+            centroids[empty] = some[rng.choice(crowded, len(empty))]
         advance(1)
     return centroids

@@ -9,7 +9,7 @@ from numpy.typing import NDArray
 
 from .. import kernels
 from .._core.typing import Rows
-from .residuals import N_NUMBERS
+from .residuals import row_bytes
 
 RECORD_ROWS = 32
 """Rows of a record. Kernels contain this number as a literal."""
@@ -17,7 +17,7 @@ RECORD_ROWS = 32
 
 def record_bytes(n_bytes: int) -> int:
     """Return the size of a record of codes of `n_bytes` bytes: codes, four float32 numbers and a row number a row."""
-    return RECORD_ROWS * (n_bytes + 4 * N_NUMBERS + 4)
+    return RECORD_ROWS * (row_bytes(n_bytes) + 2)
 
 
 class RecordRows:
@@ -30,7 +30,7 @@ class RecordRows:
         Cell c holds the rows [offsets[c], offsets[c + 1]).
     starts : int64 array of shape (n_cells + 1,)
         The rows of cell c are the first in its records, [starts[c], starts[c + 1]).
-    centres : uint8 array of shape (n_cells,)
+    centres : uint16 array of shape (n_cells,)
     n_bytes : int
         Bytes of a code.
     """
@@ -38,7 +38,7 @@ class RecordRows:
     nbytes = 0  # buckets count the records
 
     def __init__(
-        self, records: NDArray[np.uint8], offsets: Rows, starts: Rows, centres: NDArray[np.uint8], n_bytes: int
+        self, records: NDArray[np.uint8], offsets: Rows, starts: Rows, centres: NDArray[np.uint16], n_bytes: int
     ) -> None:
         self._records, self._offsets, self._starts, self._centres = records, offsets, starts, centres
         self._n_bytes = n_bytes
@@ -49,7 +49,7 @@ class RecordRows:
     @property
     def shape(self) -> tuple[int, int]:
         """Shape of the array that the rows stand for."""
-        return len(self), self._n_bytes + 4 * N_NUMBERS + 1
+        return len(self), row_bytes(self._n_bytes)
 
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         numbers = np.arange(len(self))[rows]

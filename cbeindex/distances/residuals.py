@@ -18,6 +18,7 @@ is the spread of the row, f |V'| / sqrt(n_bits - 1), times |w'|.
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any, NamedTuple
@@ -28,7 +29,7 @@ from numpy.typing import NDArray
 from .. import kernels
 from .._core.progress import part_bar
 from .._core.tuning import tuning
-from .._core.typing import Floats, Projections
+from .._core.typing import Doubles, Floats, Projections, Rows
 from ..data.columns import Column
 from ..data.sparserows import VectorRows
 from .estimator import Geometry
@@ -38,8 +39,8 @@ from .metrics import Metric, products_and_squares, squares
 CELL_BITS = (1, 2, 4)
 """Bits a dimension that residual codes may have."""
 
-MOST_CENTRES = 256
-"""Centres that the byte behind a code can name."""
+MOST_CENTRES = 2**10
+"""Centres that an index may have; two bytes behind a code name the centre of a row."""
 
 N_NUMBERS = 4
 """float32 numbers behind a code: factor, offset, spread and length."""
@@ -53,13 +54,13 @@ _ROUNDING = 4 * float(np.finfo(np.float32).eps)
 
 
 class Numbers(NamedTuple):
-    """What is stored of rows beside their levels: float32 arrays of shape (n,), and the centres as uint8."""
+    """What is stored of rows beside their levels: float32 arrays of shape (n,), and the centres as uint16."""
 
     factors: Floats
     offsets: Floats
     spreads: Floats
     lengths: Floats
-    centres: NDArray[np.uint8]
+    centres: NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
@@ -121,6 +122,11 @@ class ResidualCodec:
         """Half of the squared lengths of the centres, over the first projections."""
         return (squares(self.centres[:, : self.width]) / 2).astype(np.float32)
 
+    @cached_property
+    def turned(self) -> Floats:
+        """The first projections of the centres, (width, n_centres)."""
+        return np.ascontiguousarray(self.centres[:, : self.width].T)
+
     @property
     def factor_scale(self) -> float:
         """What the stored factors are over f."""
@@ -129,44 +135,58 @@ class ResidualCodec:
     def quantise(self, rows: VectorRows, projections: Projections) -> tuple[NDArray[np.uint8], Numbers]:
         """Return the levels of prepared rows, packed into bytes, and their numbers, from their projections."""
         n = len(projections)
-        codes, chosen = np.empty((n, self.n_bytes), dtype=np.uint8), np.empty(n, dtype=np.uint8)
+        codes, chosen = np.empty((n, self.n_bytes), dtype=np.uint8), np.empty(n, dtype=np.uint16)
         sums = np.empty((n, 5))
         kernels.residuals.encode_rows(
-            np.ascontiguousarray(projections), self.centres, self.half_squares, self.width, self.bits,
+            np.ascontiguousarray(projections), self.centres, self.turned, self.half_squares, self.bits,
             self.level_width, codes, chosen, sums,
         )  # fmt: skip
-        factors, offsets, spreads, lengths = (n.astype(np.float32) for n in self._numbers(rows, *sums.T))
-        return codes, Numbers(factors, offsets, spreads, lengths, chosen)
+        if self.metric.name == "ip":
+            beside = -products_and_squares(rows, self.geometry.centre)[0]
+        else:
+            beside = (1 - squares(rows)) / 2 if self.metric.name == "cosine" else np.zeros(n)
+        return codes, self.numbers_from(sums, beside, chosen)
 
     def encode(self, rows: VectorRows, projections: Projections) -> NDArray[np.uint8]:
         """Encode prepared rows from their projections."""
-        codes, (*numbers, centres) = self.quantise(rows, projections)
+        return self.column_of(*self.quantise(rows, projections))
+
+    def numbers_from(self, sums: Doubles, beside: Doubles, chosen: NDArray[np.uint16]) -> Numbers:
+        """Return the numbers of rows from the sums that the kernel makes, and from what is beside their own offsets."""
+        factors, offsets, spreads, lengths = (n.astype(np.float32) for n in self._numbers(beside, *sums.T))
+        return Numbers(factors, offsets, spreads, lengths, chosen)
+
+    def column_of(self, codes: NDArray[np.uint8], numbers: Numbers) -> NDArray[np.uint8]:
+        """Return the column of rows with these codes and numbers."""
         column = np.empty((len(codes), *self.column.shape), dtype=np.uint8)
-        column[:, : self.n_bytes], column[:, -1] = codes, centres
-        column[:, self.n_bytes : -1] = np.stack(numbers, axis=1).astype("<f4").view(np.uint8)
+        column[:, : self.n_bytes] = codes
+        column[:, self.n_bytes : -2] = np.stack(numbers[:-1], axis=1).astype("<f4").view(np.uint8)
+        column[:, -2:] = numbers.centres.astype("<u2")[:, np.newaxis].view(np.uint8)
         return column
 
     def _numbers(
-        self, rows: VectorRows, square: Any, product: Any, values: Any, along_values: Any, along: Any
+        self, beside: Any, square: Any, product: Any, values: Any, along_values: Any, along: Any
     ) -> tuple[Any, ...]:
         """Return factors, offsets, spreads and lengths from the sums that the kernel makes."""
-        scale = self.geometry.scale
         f = np.divide(square, product, out=np.zeros_like(square), where=product > 0)
         spread = np.sqrt(np.maximum(f**2 * values - square, 0) / max(1, self.n_bits - 1))
+        offset = self.own_offsets(square, f * along_values, along) + beside
+        return self.factor_scale * f, offset, spread, np.sqrt(square)
+
+    def own_offsets(self, square: Any, along_values: Any, along: Any) -> Any:
+        """Return what residuals y and centres c add to offsets: of |y|^2, f <c, V> and <c, y>.
+
+        Under "cosine", row and query share the 1 of 1 - cosine, so that both are small where distances are.
+        """
         if self.metric.name == "ip":
-            with_mean, _ = products_and_squares(rows, self.geometry.centre)
-            return scale * f, scale * (f * along_values - along) - with_mean, spread, np.sqrt(square)
-        offset = scale * (square + 2 * f * along_values)
-        if self.metric.name == "l2":
-            return 2 * scale * f, offset, spread, np.sqrt(square)
-        # Row and query share the 1 of 1 - cosine, so that both are small where distances are.
-        return scale * f, (offset + 1 - squares(rows)) / 2, spread, np.sqrt(square)
+            return self.geometry.scale * (along_values - along)
+        return self.factor_scale / 2 * (square + 2 * along_values)
 
     def numbers_of(self, column: NDArray[np.uint8]) -> Numbers:
         """Return the numbers of encoded rows."""
-        values = np.ascontiguousarray(column[:, self.n_bytes : -1]).view("<f4").astype(np.float32, copy=False)
+        values = np.ascontiguousarray(column[:, self.n_bytes : -2]).view("<f4").astype(np.float32, copy=False)
         factors, offsets, spreads, lengths = np.ascontiguousarray(values.T)
-        return Numbers(factors, offsets, spreads, lengths, column[:, -1])
+        return Numbers(factors, offsets, spreads, lengths, centres_of(column))
 
     def decode(self, column: NDArray[np.uint8], rows: NDArray[np.int64]) -> Floats:
         """Return what codes say of the first projections of some rows, (n, width)."""
@@ -229,7 +249,17 @@ class ResidualCodec:
 
 def residual_column(n_bits: int, bits: int) -> Column:
     """Return the column of residual codes: code, numbers and centre of each row, as bytes."""
-    return Column(np.uint8, (-(-n_bits * bits // 8) + 4 * N_NUMBERS + 1,))
+    return Column(np.uint8, (row_bytes(-(-n_bits * bits // 8)),))
+
+
+def row_bytes(n_bytes: int) -> int:
+    """Return the bytes of a row in the column of residual codes, with codes of `n_bytes` bytes."""
+    return n_bytes + 4 * N_NUMBERS + 2
+
+
+def centres_of(column: NDArray[np.uint8]) -> NDArray[np.uint16]:
+    """Return the centre of each row of a column."""
+    return np.ascontiguousarray(column[:, -2:]).view("<u2")[:, 0].astype(np.uint16, copy=False)
 
 
 def default_bits(n_bits: int) -> int:
@@ -237,11 +267,17 @@ def default_bits(n_bits: int) -> int:
     return 4 if n_bits < tuning().few_cell_dimensions else 1
 
 
+def spread_rows(n_rows: int, n_chosen: int) -> Rows:
+    """Choose some rows, evenly spread over all of them."""
+    return np.arange(n_chosen) * n_rows // n_chosen
+
+
 def _train_centres(projections: Projections) -> Floats:
     """Train centres on a sample, and keep them if they are nearer to other rows than the mean of the data."""
     n_rows, n_bits = projections.shape
     limits = tuning()
-    n_centres = min(MOST_CENTRES, n_rows // limits.least_centre_rows, limits.centre_values // n_bits)
+    n_centres = round(limits.centres_of_root * math.sqrt(n_rows))
+    n_centres = min(MOST_CENTRES, n_centres, n_rows // limits.least_centre_rows, limits.centre_values // n_bits)
     one = np.zeros((1, n_bits), dtype=np.float32)
     if n_centres < 2:
         return one

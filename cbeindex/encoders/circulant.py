@@ -24,6 +24,7 @@ from .._core.tuning import tuning
 from .._core.typing import Arrays, Floats, Projections, Rows, Spectrum, Vectors
 from ..data.source import VectorSource, as_pairs
 from .base import Encoder, Projector, RowsProjector, rows_per_block
+from .devices import DeviceEncoder, is_device_array, refuse_threads
 from .direct import DirectConvolution
 from .drawing import draw_signs, flat_spectrum, gaussian_spectrum
 from .learning import TrainingOptions, TrainingRows, learn_spectrum
@@ -191,6 +192,53 @@ class CirculantEncoder(Encoder):
             raise ValueError("training overflowed: scale the vectors down, or choose other values of lam and mu")
         return spectrum, np.array(objectives)
 
+    def project(self, X: ArrayLike, n_threads: int | None = None) -> Any:
+        """Return the projections of vectors: the real numbers whose signs are the code.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim) or (dim,)
+            Tensors of torch, and arrays of CuPy, JAX and others with the array API standard, stay on their device. This
+            needs array-api-compat (extra `gpu`).
+        n_threads : int, optional
+            By default one per core. Other libraries choose their threads themselves.
+
+        Returns
+        -------
+        float32 array of shape (n, n_bits), or (n_bits,) for a single vector, of the library of `X`
+        """
+        if is_device_array(X):
+            refuse_threads(n_threads)
+            return self._on_device(X).project(X)
+        return super().project(X, n_threads)
+
+    def encode(self, X: ArrayLike, n_threads: int | None = None) -> Any:
+        """Encode vectors: one bit per projection, which is 1 if the projection is at least 0.
+
+        Bit j of a code is bit j % 8 of byte j // 8. Bits past `n_bits` are 0. A vector equal to the centre (the zero
+        vector before `fit`) has projections of exactly 0, so that its code is all ones.
+
+        Parameters
+        ----------
+        X : array_like or sparse of shape (n, dim) or (dim,)
+            As in `project`. On a device, bits whose projections are 0 up to rounding may differ from those of numpy.
+        n_threads : int, optional
+            As in `project`.
+
+        Returns
+        -------
+        uint8 array of shape (n, ceil(n_bits / 8)), or (ceil(n_bits / 8),) for a single vector, of the library of `X`
+        """
+        if is_device_array(X):
+            refuse_threads(n_threads)
+            return self._on_device(X).encode(X)
+        return super().encode(X, n_threads)
+
+    def _on_device(self, X: Any) -> DeviceEncoder:
+        """Return the encoder of the library and device of `X`."""
+        self._require_fitted()
+        return DeviceEncoder.of(self, X, self._devices)
+
     def shorten(self, n_bits: int) -> Self:
         """Return an encoder whose codes are the first `n_bits` bits of the codes of this encoder."""
         if as_count(n_bits, "n_bits") > self.n_bits:
@@ -309,11 +357,15 @@ class CirculantEncoder(Encoder):
     def _forget_tables(self) -> None:
         """Drop what is computed from the parameters when it is first needed, and is neither pickled nor saved."""
         self._transform = self._direct = None
+        self._devices: dict[tuple[str, str], DeviceEncoder] = {}
+
+    def _require_fitted(self) -> None:
+        if self.kind == "learned" and not self.is_fitted:
+            raise ValueError("CirculantEncoder of kind 'learned' must be fitted before it can project: call fit(X)")
 
     def _transforms(self) -> CirculantTransform:
         """Return the transform of dense rows."""
-        if self.kind == "learned" and not self.is_fitted:
-            raise ValueError("CirculantEncoder of kind 'learned' must be fitted before it can project: call fit(X)")
+        self._require_fitted()
         if self._transform is None:  # a race between threads is harmless: all create the same
             self._transform = CirculantTransform(self.centre, self.signs, self.spectrum, self.length)
         return self._transform

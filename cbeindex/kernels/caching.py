@@ -29,9 +29,8 @@ from typing import Any
 
 import llvmlite
 import numba
+from numba.core import compiler, serialize
 from numba.core.caching import NullCache
-from numba.core.compiler import CompileResult
-from numba.core.serialize import dumps
 
 from .locking import LockFile
 from .target import Target, compiled_target
@@ -40,6 +39,8 @@ PACKAGE = Path(__file__).parent
 AHEAD = PACKAGE / "compiled"
 SUFFIX = ".nbc"
 _HASH_BYTES = 32
+_rebuild: Any = compiler.CompileResult._rebuild
+_dumps: Any = serialize.dumps
 
 # The folder that takes the place of all others for new files.
 _chosen: Path | None = None
@@ -201,14 +202,14 @@ class KernelCache(NullCache):  # type: ignore[misc,unused-ignore]
             with suppress(OSError):
                 content = (folder / self.file_name(signature, target)).read_bytes()
                 if hashlib.sha256(content[_HASH_BYTES:]).digest() == content[:_HASH_BYTES]:
-                    return CompileResult._rebuild(context, *pickle.loads(content[_HASH_BYTES:]))
+                    return _rebuild(context, *pickle.loads(content[_HASH_BYTES:]))
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Save code, if there is a folder for it."""
         folder = writable_folder()
         if folder is not None and not compiled.library.has_dynamic_globals:
-            content = dumps(compiled._reduce())
+            content = _dumps(compiled._reduce())
             # A disk that is full or read-only costs the file, not the call.
             with suppress(OSError), _replaced(folder / self.file_name(signature, compiled_target())) as file:
                 file.write(hashlib.sha256(content).digest() + content)

@@ -115,6 +115,29 @@ def scan_cell(
 
 
 @njit(cache=True, nogil=True)
+def drop_copies(keys: Keys, n: int, n_most: int, seen: Rows) -> int:
+    """Leave the first key of each rank, of `n` keys in order, at most `n_most`; return their number.
+
+    `seen` is memory to work in, of a power of two at least twice as many numbers as there are keys.
+    """
+    mask = np.int64(seen.size - 1)
+    seen[:] = -1
+    n_left = 0
+    for i in range(n):
+        rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
+        at = (rank * 40503) & mask
+        while seen[at] != -1 and seen[at] != rank:
+            at = (at + 1) & mask
+        if seen[at] == -1:
+            seen[at] = rank
+            keys[n_left] = keys[i]
+            n_left += 1
+            if n_left == n_most:
+                break
+    return n_left
+
+
+@njit(cache=True, nogil=True)
 def prefetch_cell(records: Records, starts: Rows, cell: int) -> None:
     """Ask for the first two records of a cell."""
     for record in range(starts[cell], min(starts[cell] + 2, starts[cell + 1])):

@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
-from .cellscan import choose_cells, offset_of_products, prefetch_cell, rank_cells, scan_cell
+from .cellscan import choose_cells, drop_copies, offset_of_products, prefetch_cell, rank_cells, scan_cell
 from .dots import dot_floats
 from .estimates import Records
 from .exact import distance_of, insert, is_farther, product
@@ -56,14 +56,17 @@ def read_exactly(
 @njit(cache=True, nogil=True)
 def scan_cells(
     projections: Floats, query_shift: float, centres: Floats, bits: int, weights: Floats, cells: Keys, n_cells: int,
-    n_least: int, n_wanted: int, cell_centres: Any, starts: Rows, records: Records, rows: Any, hidden: Mask,
-    ranks: Ranks, n_found: int, step: float, product_offset: float, tables: Tables,
-    precise_tables: Tables, shifts: Floats, found: Keys, visits: Rows,
+    n_least: int, n_wanted: int, cell_centres: Any, starts: Rows, records: Records, rows: Any, copy_starts: Rows,
+    copies: Records, copied_rows: Any, with_copies: bool, hidden: Mask, ranks: Ranks, n_found: int, step: float,
+    product_offset: float, tables: Tables, precise_tables: Tables, shifts: Floats, found: Keys, seen: Rows,
+    visits: Rows,
 ) -> int:  # fmt: skip
     """Scan the first `n_cells` of `cells`, or so many that `n_wanted` rows are found, but at least `n_least`.
 
-    Leaves the keys of the `n_found` nearest rows in `found`, in ascending order, and returns their number.
+    Leaves the keys of the `n_found` nearest rows in `found`, in ascending order, and returns their number. With copies,
+    a row may be met twice, so that twice as many keys are kept, and each row is left once before the cut.
     """
+    n_kept = 2 * n_found if with_copies else n_found
     n_bytes = (projections.size * bits + 7) // 8
     square = dot_floats(projections, projections, 0, projections.size)
     precise_step, precise_offset, has_precise = np.float32(0), np.float32(0), False
@@ -79,42 +82,52 @@ def scan_cells(
         if np.isnan(shifts[centre, 0]):
             shift_of(projections, query_shift, centres, centre, weights, shifts)
         shift = shifts[centre, 0]
+        first_copy, last_copy = (copy_starts[cell], copy_starts[cell + 1]) if with_copies else (0, 0)
         if shifts[centre, 1] < weights[3] * square:  # the rounding of plain tables would matter
             if not has_precise:
                 precise_step, precise_offset = fill_tables(projections, bits, True, precise_tables[0])
                 has_precise = True
             count = scan_cell(
                 precise_tables, True, precise_step, precise_offset, shift, records, rows, n_bytes, start, stop, hidden,
-                ranks, n_found, found, count, bounds,
+                ranks, n_kept, found, count, bounds,
+            )  # fmt: skip
+            count = scan_cell(
+                precise_tables, True, precise_step, precise_offset, shift, copies, copied_rows, n_bytes, first_copy,
+                last_copy, hidden, ranks, n_kept, found, count, bounds,
             )  # fmt: skip
         else:
             count = scan_cell(
-                tables, False, step, product_offset, shift, records, rows, n_bytes, start, stop, hidden, ranks, n_found,
+                tables, False, step, product_offset, shift, records, rows, n_bytes, start, stop, hidden, ranks, n_kept,
                 found, count, bounds,
             )  # fmt: skip
-        visits[0] += 32 * (stop - start)
+            count = scan_cell(
+                tables, False, step, product_offset, shift, copies, copied_rows, n_bytes, first_copy, last_copy, hidden,
+                ranks, n_kept, found, count, bounds,
+            )  # fmt: skip
+        visits[0] += 32 * (stop - start + last_copy - first_copy)
         visits[1] += 1
-    if count > n_found:
-        keep_smallest(found, count, n_found)
-        count = n_found
+    if count > n_kept:
+        keep_smallest(found, count, n_kept)
+        count = n_kept
     sort_keys(found, 0, count)
-    return count
+    return drop_copies(found, count, n_found, seen) if with_copies else count
 
 
 @njit(cache=True, nogil=True)
 def search_one(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
-    centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, hidden: Mask, ranks: Ranks,
-    order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, tables: Tables,
-    precise_tables: Tables, cells: Keys, shifts: Floats, found: Keys, keys: Keys, distances: Floats, result_ids: Ids,
-    visits: Rows,
+    centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows,
+    copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int,
+    counts: Rows, tables: Tables, precise_tables: Tables, cells: Keys, shifts: Floats, found: Keys, seen: Rows,
+    keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of a query with the projections `z`; parameters are those of `search_projections`.
 
-    `tables`, `precise_tables`, `cells`, `shifts` and `found` are memory to work in.
+    `tables`, `precise_tables`, `cells`, `shifts`, `found` and `seen` are memory to work in.
     """
     n_cells, n_probes, n_exact, n_found, n_wanted = bases.size, counts[0], counts[1], counts[2], counts[3]
     rows, width = records.reshape(-1).view(np.int32), centroids.shape[1]
+    copied_rows, with_copies = copies.reshape(-1).view(np.int32), copies.shape[0] > 0
     n_bytes = (width * bits + 7) // 8
     step, product_offset = fill_tables(z, bits, False, tables[0])
     cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
@@ -128,12 +141,14 @@ def search_one(
     while True:
         n = scan_cells(
             z, query_shift, centres, bits, weights, cells, n_visited, n_probes, n_wanted, cell_centres, starts, records,
-            rows, hidden, ranks, n_found, step, product_offset, tables, precise_tables, shifts, found,
-            visits,
+            rows, copy_starts, copies, copied_rows, with_copies, hidden, ranks, n_found, step, product_offset, tables,
+            precise_tables, shifts, found, seen, visits,
         )  # fmt: skip
         if n >= n_wanted or n_visited >= n_cells:
             break
-        # Too few of the rows may be results: begin again with all cells in order, to stop when there are enough.
+        # Too few of the rows may be results: begin again with all cells in order, to stop when there are enough. Copies
+        # are left out, or they would be counted as rows.
+        with_copies = False
         rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
         choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, cells)
         n_visited = n_cells
@@ -153,11 +168,21 @@ def search_one(
 
 
 @njit(cache=True, nogil=True)
+def room_for_keys(n_found: int, has_copies: bool) -> Any:
+    """Return memory for the keys of a query, and for telling copies among them."""
+    n_kept = 2 * n_found if has_copies else n_found
+    size = 1
+    while has_copies and size < 2 * n_kept:
+        size *= 2
+    return np.empty(n_kept + min(n_kept, 64) + 96, dtype=np.uint64), np.empty(size, dtype=np.int64)
+
+
+@njit(cache=True, nogil=True)
 def search_projections(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
     directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
-    hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows,
-    room: int, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
+    kept: KeptRows, metric: int, counts: Rows, room: int, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of queries; return False if a file holds row numbers of rows that do not exist.
 
@@ -177,6 +202,8 @@ def search_projections(
     cell_centres : uint8 array of shape (n_cells,)
     starts : int64 array of shape (n_cells + 1,)
         The records of each cell.
+    copy_starts, copies : int64 array of shape (n_cells + 1,), uint8 array of shape (n_records, size)
+        Records of rows in their second cells, or no records.
     vectors : float32 array of shape (n_rows, dim), or (0, dim)
         Without vectors, and without kept ones of 4 or 8 bits, the nearest rows by estimate are the result.
     kept : uint8 array of shape (n_rows, size), or (0, 0)
@@ -195,13 +222,13 @@ def search_projections(
     """
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
-    found = np.empty(counts[2] + min(counts[2], 64) + 96, dtype=np.uint64)
+    found, seen = room_for_keys(counts[2], copies.shape[0] > 0)
     for i in range(projections.shape[0]):
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
             projections[i], query_shifts[i], query, centres, bits, weights, directory, centroids, bases, cell_centres,
-            starts, records, hidden, ranks, order, ids, vectors, kept, metric, counts, tables, precise_tables, cells,
-            shifts, found, keys[i], distances[i], result_ids[i], visits,
+            starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric, counts, tables,
+            precise_tables, cells, shifts, found, seen, keys[i], distances[i], result_ids[i], visits,
         ):  # fmt: skip
             return False
     return True
@@ -227,8 +254,9 @@ def prepare_query(query: Vectors, square: float, metric: int, mean: Vectors, pre
 def search_vectors(
     queries: Vectors, longest: float, mean: Vectors, signs: Any, layout: Any, passes: Floats, coefficients: Floats,
     n_work: int, centres: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats,
-    cell_centres: Any, starts: Rows, records: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids,
-    vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, room: int, keys: Keys, distances: Floats,
+    cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks,
+    order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, room: int, keys: Keys,
+    distances: Floats,
     result_ids: Ids, visits: Rows,
 ) -> int:  # fmt: skip
     """Find the nearest rows of queries, from their vectors on: transform, tables, cells, scan, exact distances.
@@ -251,7 +279,7 @@ def search_vectors(
     codes, sums = np.empty((0, (n_bits + 63) // 64), dtype=np.uint64), np.empty((0, 2))
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
-    found = np.empty(counts[2] + min(counts[2], 64) + 96, dtype=np.uint64)
+    found, seen = room_for_keys(counts[2], copies.shape[0] > 0)
     for first in range(0, n_queries, n_together):
         n = min(n_together, n_queries - first)
         for i in range(n):
@@ -266,8 +294,9 @@ def search_vectors(
             query = first + i
             if not search_one(
                 projections[i], query_shifts[i], queries[query], centres, bits, weights, directory, centroids, bases,
-                cell_centres, starts, records, hidden, ranks, order, ids, vectors, kept, metric, counts, tables,
-                precise_tables, cells, shifts, found, keys[query], distances[query], result_ids[query], visits,
+                cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
+                counts, tables, precise_tables, cells, shifts, found, seen, keys[query], distances[query],
+                result_ids[query], visits,
             ):  # fmt: skip
                 return -1
     return int(n_queries)

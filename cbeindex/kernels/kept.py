@@ -5,7 +5,7 @@ A row is stored as
     factor  float32     of the product of its levels in a distance
     offset  float32     what the row adds to its distances
     spread  float32     standard deviation of products over the length of a query; the lowest byte of the mantissa is
-                        the number of the centre
+                        the number of the centre, the lowest 10 bits where there are more than 256 centres
     levels  bytes       one byte a dimension (int8), or two dimensions a byte (4 bits), and zeros up to a multiple of 4
 
 The levels are those of the residual of the row relative to its centre (`quantising.py`, `residuals.py`). For a query
@@ -76,6 +76,8 @@ def distance_to_kept(
     base = row * size
     head = flat[base : base + 12].view(np.float32)
     centre = np.int64(flat[base + 8])
+    if centres.shape[0] > 256:
+        centre += 256 * (np.int64(flat[base + 9]) & 3)
     if centre >= centres.shape[0]:
         return np.float32(np.nan)
     if np.isnan(shifts[centre, 0]):

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import numba
 from llvmlite.binding import Linkage, parse_assembly
@@ -49,16 +49,19 @@ def is_supported() -> bool:
 
 def compile_whole(function: Callable[..., Any], options: dict[str, Any]) -> Any:
     """Return a kernel like that of `numba.njit(**options)`, which is compiled together with what it calls."""
-    kernel = numba.njit(**options, pipeline_class=_WholeCompiler)(function)
+    njit: Any = numba.njit
+    kernel = njit(**options, pipeline_class=_WholeCompiler)(function)
     kernel.__class__ = _Kernel
-    kernel.part = numba.njit(
-        **options, pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True
-    )(function)  # fmt: skip
+    kernel.part = njit(**options, pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
+        function
+    )
     return kernel
 
 
 class _Kernel(CPUDispatcher):  # type: ignore[misc,unused-ignore]
     """A kernel that Python calls; the kernels that call it get its part."""
+
+    part: Any
 
     @property
     def _numba_type_(self) -> Any:
@@ -134,10 +137,11 @@ class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
         _link(self._final_module, self._linking_libraries)
         self._linking_libraries = []
         super().finalize()  # type: ignore[no-untyped-call,unused-ignore]
+        engine, look_up = cast(Any, self._codegen), cast(Any, lookup_environment)
         for variable in self._final_module.global_variables:
-            environment = lookup_environment(variable.name) if variable.name.startswith(_ENVIRONMENT) else None
+            environment = look_up(variable.name) if variable.name.startswith(_ENVIRONMENT) else None
             if environment is not None:
-                self._codegen.set_env(variable.name, environment)
+                engine.set_env(variable.name, environment)
 
     def _get_module_for_linking(self) -> Any:
         """Return the names of the functions alone, to be saved: callers link the part instead."""

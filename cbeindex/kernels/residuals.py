@@ -14,22 +14,31 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.typing import CodeBytes, Doubles, Floats, Projections, Rows
-from .dots import dot_floats
 from .jit import njit
 from .quantising import best_inverse, quantise
 
 Column: TypeAlias = NDArray[np.uint8]
-"""Rows of codes, each followed by four float32 (factor, offset, spread, length) and the number of its centre."""
+"""Rows of codes, each followed by four float32 (factor, offset, spread, length) and its centre, 16 bits."""
 
 
-@njit(cache=True, nogil=True)
-def nearest_centre(projections: Floats, centres: Floats, half_squares: Floats, width: int) -> int:
-    """Return the centre with the least distance over the first `width` projections, the first of equal ones."""
+@njit(cache=True, nogil=True, fastmath={"contract"})
+def nearest_centre(projections: Floats, turned: Floats, half_squares: Floats, scores: Floats) -> int:
+    """Return the centre with the least distance over the first projections, the first of equal ones.
+
+    `turned` has a row for each of these projections, with the values that the centres have there: a register then adds
+    up the products of several centres. `scores` is memory to work in.
+    """
+    n_centres = half_squares.size
+    for centre in range(n_centres):
+        scores[centre] = -half_squares[centre]
+    for i in range(turned.shape[0]):
+        value, row = projections[i], turned[i]
+        for centre in range(n_centres):
+            scores[centre] += value * row[centre]
     best, number = np.float32(-np.inf), 0
-    for centre in range(centres.shape[0]):
-        score = dot_floats(projections, centres, centre * centres.shape[1], width) - half_squares[centre]
-        if score > best:
-            best, number = score, centre
+    for centre in range(n_centres):
+        if scores[centre] > best:
+            best, number = scores[centre], centre
     return number
 
 
@@ -46,7 +55,7 @@ def pack_levels(levels: Any, bits: int, code: Any) -> None:
 
 @njit(cache=True, nogil=True)
 def encode_rows(
-    projections: Projections, centres: Floats, half_squares: Floats, width: int, bits: int, share: float,
+    projections: Projections, centres: Floats, turned: Floats, half_squares: Floats, bits: int, share: float,
     codes: CodeBytes, chosen: Any, numbers: Doubles,
 ) -> None:  # fmt: skip
     """Quantise rows relative to their nearest centres.
@@ -54,21 +63,33 @@ def encode_rows(
     Parameters
     ----------
     projections : float32 array of shape (n, n_bits)
+    turned : float32 array of shape (width, n_centres)
+        The first `width` projections of the centres, by which the nearest centre is chosen.
     half_squares : float32 array of shape (n_centres,)
-        Half of the squared lengths of the centres over the first `width` projections.
+        Half of the squared lengths of the centres over these projections.
     share : float
         Best width of a level for a normal distribution, over the root mean square of a residual.
     codes : uint8 array of shape (n, n_bytes)
-    chosen : uint8 array of shape (n,)
+    chosen : uint16 array of shape (n,)
         The centre of each row.
     numbers : float64 array of shape (n, 5)
         For residual y, values V and centre c: |y|^2, <y, V>, |V|^2, <c, V> and <c, y>.
     """
+    scores = np.empty(half_squares.size, dtype=np.float32)
+    for row in range(projections.shape[0]):
+        chosen[row] = nearest_centre(projections[row], turned, half_squares, scores)
+    encode_near(projections, centres, chosen, bits, share, codes, numbers)
+
+
+@njit(cache=True, nogil=True)
+def encode_near(
+    projections: Projections, centres: Floats, chosen: Any, bits: int, share: float, codes: CodeBytes, numbers: Doubles
+) -> None:
+    """Quantise rows relative to the centres `chosen`; parameters are those of `encode_rows`."""
     n_bits = projections.shape[1]
     residual, levels = np.empty(n_bits, dtype=np.float32), np.empty(n_bits, dtype=np.uint8)
     for row in range(projections.shape[0]):
-        number = nearest_centre(projections[row], centres, half_squares, width)
-        centre, square, along = centres[number], 0.0, 0.0
+        centre, square, along = centres[chosen[row]], 0.0, 0.0
         for i in range(n_bits):
             residual[i] = projections[row, i] - centre[i]
             square += np.float64(residual[i]) * residual[i]
@@ -76,7 +97,6 @@ def encode_rows(
         inverse = best_inverse(residual, bits, share)
         numbers[row, 1], numbers[row, 2], numbers[row, 3] = quantise(residual, centre, bits, inverse, levels)
         numbers[row, 0], numbers[row, 4] = square, along
-        chosen[row] = number
         pack_levels(levels, bits, codes[row])
 
 
@@ -98,7 +118,7 @@ def decode_rows(column: Column, rows: Rows, n_bits: int, bits: int, centres: Flo
         for j in range(4):
             length[j] = code[n_bytes + 12 + j]
         scale = np.float32(length.view(np.float32)[0] / np.sqrt(square))
-        centre = centres[code[n_bytes + 16]]
+        centre = centres[np.int64(code[n_bytes + 16]) + 256 * np.int64(code[n_bytes + 17])]
         for j in range(width):
             value = ((code[j // per_byte] >> (j % per_byte * bits)) & mask) - half
             out[i, j] = centre[j] + scale * np.float32(value)
@@ -130,4 +150,4 @@ def read_records(records: Any, places: Rows, centres: Any, n_bytes: int, column:
         for field in range(4):
             for j in range(4):
                 target[n_bytes + 4 * field + j] = source[at + 128 * field + j]
-        target[n_bytes + 16] = centres[i]
+        target[n_bytes + 16], target[n_bytes + 17] = centres[i] & 255, centres[i] >> 8

@@ -46,7 +46,7 @@ class _Part(NamedTuple):
             return cls(segment, selection.hidden)
         codec = segment.buckets.codec
         few = segment.take(selection.rows, columns)
-        return cls(CellMaker(codec.n_bits, codec=codec).arrange(few) if few.n_rows else few, NOT_HIDDEN)
+        return cls(CellMaker(codec.n_bits, codec=codec, spill=False).arrange(few) if few.n_rows else few, NOT_HIDDEN)
 
     @property
     def n_visible(self) -> int:
@@ -80,6 +80,7 @@ class CellSearch:
     def __init__(self, traits: IndexTraits, codec: Codec, plan: Plan) -> None:
         assert codec.residuals is not None
         self._codec, self._plan, self._residuals = codec, plan, codec.residuals
+        self.selections = plan.selections
         self._n_bits, self._dim, self._metric = traits.n_bits, traits.dim, METRICS[traits.metric]
         self._transform = codec.kernel_transform()
         columns = ("residuals", "vectors") if traits.reads_vectors else ("residuals",)
@@ -100,8 +101,9 @@ class CellSearch:
         n_found = min(plan.n_exact if plan.reads_vectors else plan.k, part.segment.n_rows)
         n_probes = part.segment.buckets.probes(plan, n_visible)
         kept_bits = self._kept.bits if self._kept is not None and plan.rerank == "levels" and self._has_kernel else 0
+        with_copies = plan.reads_vectors and n_probes < part.segment.buckets.n_cells
         k = plan.k if self._has_kernel else 0
-        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), k, kept_bits)
+        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), k, kept_bits, with_copies)
 
     # --- nearest rows ---
 

@@ -74,6 +74,7 @@ class GraphSearch:
     def __init__(self, traits: IndexTraits, codec: Codec, plan: Plan) -> None:
         assert codec.vertices is not None
         self._plan, self._codec = plan, codec.vertices
+        self.selections = plan.selections
         self._n_bits, self._dim, self._metric = traits.n_bits, traits.dim, METRICS[traits.metric]
         self._transform = self._codec.kernel_transform()
         columns = ("vertices", "vectors") if traits.keeps_vectors else ("vertices",)

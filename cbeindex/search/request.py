@@ -9,8 +9,9 @@ from numpy.typing import ArrayLike
 
 from .._core.checks import as_choice, as_count
 from .._core.threads import as_n_threads
-from .._core.typing import Ids, Mask, Rows
-from ..data.ids import as_filter
+from .._core.typing import Mask, Rows
+from ..data.ids import AnyIds, as_filter
+from ..data.names import Names
 from ..data.sorted import without
 from ..store.segment import Segment
 
@@ -26,26 +27,31 @@ class IdFilter(NamedTuple):
 
     Attributes
     ----------
-    allow : int64 array, or None
-        Ids that alone may be results, ascending, without denied ids. They need not exist.
-    deny : int64 array, or None
-        Ids that must not be results, ascending. None if there is `allow`.
+    allow : int64 array, Names, or None
+        Ids that alone may be results, integers ascending and without denied ids. They need not exist.
+    deny : int64 array, Names, or None
+        Ids that must not be results, integers ascending. None if both are integers.
     """
 
-    allow: Ids | None = None
-    deny: Ids | None = None
+    allow: AnyIds | None = None
+    deny: AnyIds | None = None
 
     @classmethod
     def checked(cls, allow: ArrayLike | None, deny: ArrayLike | None) -> IdFilter:
         """Check the arguments of a search."""
         allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
-        if allowed is None or denied is None:
+        if allowed is None or denied is None or isinstance(allowed, Names) or isinstance(denied, Names):
             return cls(allowed, denied)
         return cls(without(allowed, denied))
 
     def rows_of(self, segment: Segment) -> Rows | None:
         """Return the rows of a segment whose ids are in `allow`, in the order of ids; None without `allow`."""
-        return None if self.allow is None else segment.rows_among(self.allow)
+        if self.allow is None:
+            return None
+        rows = segment.rows_among(self.allow)
+        if self.deny is not None:
+            rows = rows[~np.isin(rows, segment.rows_among(self.deny))]
+        return rows
 
     def hidden(self, segment: Segment, rows: Rows | None) -> Mask:
         """Mark the rows of a segment that must not be results; empty if all rows may. `rows` comes from `rows_of`."""

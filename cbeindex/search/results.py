@@ -23,7 +23,7 @@ Errors: TypeAlias = NDArray[np.float32] | Callable[[], NDArray[np.float32]] | No
 
 class _SearchResult(NamedTuple):
     distances: NDArray[Any]
-    ids: Ids
+    ids: NDArray[Any]
 
 
 class SearchResult(_SearchResult):
@@ -33,8 +33,9 @@ class SearchResult(_SearchResult):
     ----------
     distances : array of shape (n_queries, k), or (k,) for a single query
         Ascending. A missing result has the largest int32 (Hamming distances) or infinity.
-    ids : int64 array of the same shape
-        In ascending order among equal distances. A missing result has id -1.
+    ids : int64 array of the same shape, or of objects for strings
+        Among equal distances integers are in ascending order, and strings in the order of insertion. A missing result
+        has id -1, or None.
     stats : dict
         What the search did: its mode, the rows it scanned, and further counts of the mode.
     errors : float32 array of the same shape, or None
@@ -49,7 +50,7 @@ class SearchResult(_SearchResult):
     def __new__(
         cls,
         distances: NDArray[Any],
-        ids: Ids,
+        ids: NDArray[Any],
         stats: Mapping[str, Any] | None = None,
         errors: Errors = None,
     ) -> SearchResult:
@@ -60,7 +61,7 @@ class SearchResult(_SearchResult):
     def of(
         cls,
         distances: NDArray[Any],
-        ids: Ids,
+        ids: NDArray[Any],
         stats: Mapping[str, Any],
         errors: Errors = None,
     ) -> SearchResult:
@@ -112,6 +113,10 @@ class SearchResult(_SearchResult):
         errors = self._errors_as(lambda values: pad_columns(values, n_more, np.nan))
         return SearchResult(*TopK(self.distances, self.ids).padded(k), self.stats, errors)
 
+    def with_ids(self, ids: NDArray[Any]) -> SearchResult:
+        """Return the results with other ids."""
+        return SearchResult.of(self.distances, ids, self.stats, self._errors)
+
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""
         errors = self._errors_as(lambda values: values[0])
@@ -126,12 +131,16 @@ class RangeResult(NamedTuple):
     lims : int64 array of shape (n_queries + 1,)
         The results of query i are at [lims[i], lims[i + 1]), in ascending order of (distance, id).
     distances : array of shape (lims[-1],)
-    ids : int64 array of shape (lims[-1],)
+    ids : int64 array of shape (lims[-1],), or of objects for strings
     """
 
     lims: NDArray[np.int64]
     distances: NDArray[Any]
-    ids: Ids
+    ids: NDArray[Any]
+
+    def with_ids(self, ids: NDArray[Any]) -> RangeResult:
+        """Return the results with other ids."""
+        return self._replace(ids=ids)
 
     @classmethod
     def joined(cls, parts: list[RangeResult]) -> RangeResult:

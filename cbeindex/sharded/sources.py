@@ -11,7 +11,7 @@ import numpy as np
 
 from .._core.tuning import tuning
 from ..data.inputs import Inputs
-from ..data.source import RowError
+from ..data.rowerror import RowError
 from .fitting import stacked
 
 

@@ -12,12 +12,14 @@ import numpy as np
 
 from .._core.tuning import tuning
 from ..data.codes import CodeRows
+from ..data.names import NAMES, shown
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.estimator import LARGEST_SCALARS
 from ..distances.keptcodec import heads_of
 from ..distances.metrics import Metric, squares
 from ..distances.vertices import VertexCodec
 from ..errors import CorruptIndexFileError
+from ..store.namefinder import repeated
 from ..store.rowstore import RowStore
 from ..store.segment import Segment
 from ..store.snapshot import Snapshot
@@ -33,6 +35,8 @@ def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centr
     for segment in segments:
         segment.check(rows.columns)
         for name, column in segment.columns.items():
+            if name == NAMES:
+                continue
             _check_values(name, column, LARGEST_SCALARS.get(name, float("inf")))
             if name == "vectors" and rows.columns[name].dtype == np.uint8:
                 _check_heads(column, n_centres)
@@ -43,6 +47,11 @@ def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centr
         if _has_spare_bits(segment.codes, rows.n_bits):
             raise CorruptIndexFileError(f"codes must be 0 past bit {rows.n_bits - 1}")
     Snapshot(tuple(segments)).ids()  # refuses repeated ids
+    if rows.has_names:
+        live = [s.columns[NAMES][np.flatnonzero(~s.removed)] if s.removed.size else s.columns[NAMES] for s in segments]
+        twice = repeated(live)
+        if twice is not None:
+            raise CorruptIndexFileError(f"names must be unique, {shown(twice)} is repeated")
 
 
 def _check_values(name: str, column: Any, largest: float) -> None:
@@ -63,7 +72,7 @@ def _check_heads(column: Any, n_centres: int) -> None:
     """Raise CorruptIndexFileError unless the numbers of kept vectors of 4 or 8 bits are finite and in range."""
     step = tuning().verify_rows
     for start in range(0, len(column), step):
-        factors, offsets, spreads, centres = heads_of(column[start : start + step])
+        factors, offsets, spreads, centres = heads_of(column[start : start + step], n_centres)
         for values in (factors, offsets, spreads):
             if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST_HEAD:
                 raise CorruptIndexFileError(f"numbers of kept vectors must be finite and at most {_LARGEST_HEAD:g}")

@@ -15,6 +15,7 @@ from .._core.checks import as_choice, as_count
 from .._core.typing import Arrays, Ids, Mask, Ranks
 from ..data.codes import BLOCK_ROWS, CodeRows, n_words
 from ..data.columns import Column
+from ..data.names import NameColumn, Names
 from ..data.sparserows import SparseRows
 from ..search.buckets import MAKERS, BucketMaker, Buckets
 from ..store.rowstore import RowStore
@@ -115,10 +116,8 @@ def _arrays_of(segment: Segment) -> Arrays:
     for name, values in segment.columns.items():
         if name in stored:
             continue
-        if isinstance(values, SparseRows):
-            span = slice(values.offsets[0], values.offsets[-1])
-            arrays[f"{name}/offsets"] = values.offsets - values.offsets[0]
-            arrays[f"{name}/indices"], arrays[f"{name}/values"] = values.indices[span], values.values[span]
+        if isinstance(values, (SparseRows, Names)):
+            arrays |= {f"{name}/{part}": array for part, array in values.to_arrays().items()}
         else:
             arrays[name] = values
     if segment.buckets is not None:
@@ -249,6 +248,12 @@ def _check_id_range(ids: Ids, order: Ranks, next_id: int) -> None:
 
 def _load_column(name: str, column: Column, arrays: _SegmentArrays) -> Any:
     """Return a column as an array, or as SparseRows."""
+    if isinstance(column, NameColumn):
+        data = arrays.get(f"{name}/bytes", np.uint8, None)
+        offsets = arrays.get(f"{name}/offsets", np.int64, arrays.n_rows + 1)
+        if offsets[0] != 0 or offsets[-1] != len(data) or len(data) < arrays.n_rows:
+            raise ValueError(f"{name} must have {offsets[-1]} bytes and at least {arrays.n_rows}, got {len(data)}")
+        return Names(offsets, data)
     if not column.is_sparse:
         return arrays.get(name, column.dtype, arrays.n_rows, *column.shape)
     values = arrays.get(f"{name}/values", column.dtype, None)

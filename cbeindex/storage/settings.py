@@ -12,9 +12,10 @@ from ..distances.codec import Codec
 from ..distances.keptcodec import KEPT_BITS
 from ..distances.residuals import CELL_BITS, MOST_CENTRES, ResidualCodec
 from ..encoders import ENCODERS, Encoder
+from ..store.rowstore import RowStore
 from .values import value_of
 
-_OPTIONS = ("n_tables", "table_bits", "n_cells", "cell_bits")
+_OPTIONS = ("n_tables", "table_bits", "n_cells", "cell_bits", "spill")
 
 # The sections that hold the arrays of the encoder begin with this.
 ENCODER_PREFIX = "encoder/"
@@ -35,6 +36,16 @@ def options_of(content: dict[str, Any]) -> dict[str, Any]:
     for name in options:
         as_choice(name, "the name of an option", _OPTIONS)
     return options
+
+
+def ids_content(rows: RowStore) -> dict[str, Any]:
+    """Return the entry for the kind of ids, which only strings need."""
+    return {"ids": "strings"} if rows.has_names else {}
+
+
+def has_string_ids(content: dict[str, Any]) -> bool:
+    """Return whether the ids of a file are strings."""
+    return as_choice(content.get("ids", "integers"), "ids", ("integers", "strings")) == "strings"
 
 
 def encoder_content(encoder: Encoder) -> tuple[dict[str, Any], Arrays]:

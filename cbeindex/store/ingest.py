@@ -14,6 +14,7 @@ from .._core.tuning import tuning
 from .._core.typing import Codes, Floats, Ids
 from ..data.codes import n_words
 from ..data.columns import Column
+from ..data.names import NAMES, NameColumn, Names
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -24,8 +25,9 @@ from ..distances.residuals import residual_column
 from ..distances.vertices import VertexShape
 from ..encoders import Encoder
 from ..errors import CorruptIndexFileError
+from .namefinder import NameFinder
 from .rowstore import RowStore
-from .segment import Arranger
+from .segment import NOT_HIDDEN, Arranger
 
 
 class NewRows(NamedTuple):
@@ -40,6 +42,8 @@ class NewRows(NamedTuple):
     n_threads : int
     advance : callable
         Called with the number of vectors that were processed.
+    names : Names, or None
+        The ids of the caller if they are strings.
     """
 
     source: VectorSource
@@ -47,11 +51,12 @@ class NewRows(NamedTuple):
     replace: bool
     n_threads: int
     advance: Callable[[int], object]
+    names: Names | None = None
 
     @classmethod
-    def of_vectors(cls, vectors: VectorRows, dim: int, ids: Ids) -> NewRows:
+    def of_vectors(cls, vectors: VectorRows, dim: int, ids: Ids | None, names: Names | None) -> NewRows:
         """Add vectors that are stored already under the same ids, on all cores."""
-        return cls(VectorSource(vectors, dim), ids, False, as_n_threads(None), lambda n: None)
+        return cls(VectorSource(vectors, dim), ids, False, as_n_threads(None), lambda n: None, names)
 
 
 class EncodedRows(NamedTuple):
@@ -59,6 +64,12 @@ class EncodedRows(NamedTuple):
 
     codes: Codes
     columns: dict[str, Any]
+
+    def names_differ(self, other: EncodedRows) -> bool:
+        """Return whether no row of another part has the name of a row of this one."""
+        if NAMES not in self.columns or not len(self.codes):
+            return True
+        return bool((NameFinder.of(self.columns[NAMES]).find(other.columns[NAMES], NOT_HIDDEN) < 0).all())
 
     def joined(self, other: EncodedRows, columns: Mapping[str, Column]) -> EncodedRows:
         """Return these rows and then others."""
@@ -89,6 +100,8 @@ class Ingest:
         Projections of a kept vector of 4 or 8 bits.
     shares_levels : bool
         Whether the Hamming codes of the encoder are of the same projections, and of no others.
+    has_names : bool
+        Whether names are stored: ids of the caller that are strings.
     """
 
     dim: int
@@ -102,6 +115,7 @@ class Ingest:
     has_vertices: bool = False
     n_levels: int = 0
     shares_levels: bool = False
+    has_names: bool = False
 
     @property
     def kept_bits(self) -> int | None:
@@ -152,7 +166,11 @@ class Ingest:
                 columns["norms"] = Column(np.float32)
         elif self.vectors is not None:
             columns["vectors"] = Column(np.dtype(self.vectors), (self.dim,), self.keeps_sparse)
-        return columns
+        return columns | self._name_columns
+
+    @property
+    def _name_columns(self) -> dict[str, Column]:
+        return {NAMES: NameColumn()} if self.has_names else {}
 
     @property
     def record_bytes(self) -> int:
@@ -184,7 +202,7 @@ class Ingest:
 
     def vector_store(self) -> RowStore:
         """Make an empty store of vectors, for those added before the index is fitted."""
-        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)})
+        return RowStore(0, {"vectors": Column(np.float32, (self.dim,), self.keeps_sparse)} | self._name_columns)
 
     def check(self, source: VectorSource, first: int, block: VectorRows) -> NDArray[np.float64]:
         """Return the squared norms of rows read from row `first` of `source` on.
@@ -210,8 +228,7 @@ class Ingest:
     def read_first(self, source: VectorSource, present: RowStore) -> tuple[VectorRows, bool]:
         """Read the rows that an unfitted index takes beside the rows `present`, in the form in which it stores them.
 
-        Also returns whether the index then has enough rows to be fitted. Rows beyond those are not read, unless centres
-        of residual codes gain from a larger sample.
+        Also returns whether the index then has enough rows to be fitted. Rows beyond those are not read.
         """
         column = present.columns["vectors"]
         parts, n_present, n_bytes, has_enough = [], present.n_rows, self._first_bytes(present), False
@@ -221,8 +238,6 @@ class Ingest:
             has_bytes = (bytes_then >= tuning().first_bytes) & (n_rows >= tuning().least_first_rows)
             is_enough = (n_rows >= tuning().first_rows) | has_bytes
             has_enough = has_enough or bool(is_enough.any())
-            if self.needs_sample:
-                is_enough &= (n_rows >= tuning().centre_sample_rows) | (bytes_then >= tuning().centre_sample_bytes)
             taken = block[: int(is_enough.argmax()) + 1] if is_enough.any() else block
             self.check(source, first, taken)
             parts.append(column.of(taken))
@@ -230,6 +245,22 @@ class Ingest:
                 break
             n_present, n_bytes = n_present + len(block), int(bytes_then[-1])
         return column.joined(parts), has_enough
+
+    def sample_of(self, source: VectorSource, present: VectorRows) -> VectorRows:
+        """Return a sample for centres of residual codes: the rows `present`, and rows spread over all of `source`."""
+        limits, n = tuning(), source.n_rows
+        column = Column(np.float32, (self.dim,), self.keeps_sparse)
+        most = min(limits.centre_sample_rows, max(1, limits.centre_sample_bytes // (4 * self.dim)))
+        n_pieces = -(-min(n, most) // limits.sample_piece_rows)
+        parts = [present]
+        for i in range(n_pieces):
+            begin, end = i * n // n_pieces, (i + 1) * n // n_pieces
+            step = limits.sample_piece_rows
+            for first, block in source.own_blocks(step, begin, min(end, begin + step), check_finite=False):
+                self.check(source, first, block)
+                parts.append(column.of(block))
+        sample: VectorRows = column.joined(parts)
+        return sample
 
     def encode(self, codec: Codec, new: NewRows, start: int = 0, *, is_checked: bool = False) -> EncodedRows:
         """Encode the rows of `new.source` from row `start` on; `is_checked` if `check` has passed them."""
@@ -244,10 +275,13 @@ class Ingest:
                 row_squares = None if is_checked else self.check(source, first, block)
                 prepared = self.metric.prepare(block, row_squares)
                 at = first - start
-                words, values = codec.encode_rows(source, first, prepared)
+                words, encoded = codec.encode_rows(source, first, prepared)
+                values: dict[str, Any] = {**encoded}
                 codes[at : at + len(block)] = words[:, : codes.shape[1]]
                 if self.kept_bits is None and self.vectors is not None:
                     values["vectors"] = columns["vectors"].of(block)
+                if new.names is not None:
+                    values[NAMES] = new.names[first : first + len(block)]
                 if "norms" in columns:
                     values["norms"] = np.sqrt(squares(block)).astype(np.float32)
                 for name in columns:

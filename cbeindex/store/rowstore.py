@@ -21,10 +21,11 @@ from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows
 from ..data.codes import CodeRows, n_words
 from ..data.columns import Column
-from ..data.ids import missing_text
+from ..data.ids import AnyIds, distinct, missing_text
+from ..data.names import NAMES, NameColumn, Names, shown
 from ..errors import CorruptIndexFileError
 from .buffer import Buffer
-from .segment import NOT_HIDDEN, Arranger, Segment
+from .segment import NOT_HIDDEN, Arranger, Segment, require_kind
 from .snapshot import Snapshot
 
 
@@ -56,6 +57,17 @@ class _Contents(NamedTuple):
     def has(self, ids: Ids) -> NDArray[np.bool_]:
         """Return which ids are present."""
         return Snapshot(self.sealed).contains(ids) | (self.find_newest(ids) >= 0)
+
+    def ids_of(self, names: Names) -> Ids:
+        """Return the id of the row that has each name, -1 for names that are not present."""
+        if not self.newest.has_names:
+            return np.full(len(names), -1)
+        ids = Snapshot(self.sealed).find(names)
+        rows = self.buffer.find_names(names, self.newest.n_rows)
+        if self.newest.removed.size:
+            rows[(rows >= 0) & self.newest.removed[rows]] = -1
+        ids[rows >= 0] = self.newest.ids[rows[rows >= 0]]
+        return ids
 
     def without(self, ids: Ids) -> _Contents:
         """Mark the rows of `ids` as removed, and drop segments without remaining rows."""
@@ -129,7 +141,8 @@ class RowStore:
         if cached is None or cached[0] is not contents.newest:
             cached = self._ordered = contents.newest, contents.newest.in_order()
         # The buffer may be empty, and sorting drops removed rows, which may be all of them.
-        return Snapshot(tuple(segment for segment in (*contents.sealed, cached[1]) if segment.n_rows))
+        segments = tuple(segment for segment in (*contents.sealed, cached[1]) if segment.n_rows)
+        return Snapshot(segments, self.has_names)
 
     def search_snapshot(self) -> Snapshot:
         """Return the rows as they are now, those of the buffer with buckets too if the kind of buckets can have any."""
@@ -141,7 +154,25 @@ class RowStore:
             return snapshot
         if cached is None or cached[0] is not last:
             cached = self._arranged_newest = last, self.buckets.arrange(last)
-        return Snapshot((*sealed, cached[1]))
+        return Snapshot((*sealed, cached[1]), self.has_names)
+
+    @property
+    def has_names(self) -> bool:
+        """Whether the ids of the caller are names."""
+        return NAMES in self.columns
+
+    def require_kind(self, ids: AnyIds | None, n_rows: int) -> None:
+        """Raise TypeError if the ids of new rows are of another kind than those of the store."""
+        if self.has_names and ids is None and n_rows:
+            raise TypeError("ids must be strings, as those of this index are, got no ids")
+        if ids is not None:
+            require_kind(ids, self.has_names)
+
+    def keeping_names(self) -> RowStore:
+        """Return an empty store like this one, with the same lock, whose rows have names."""
+        store = RowStore(self.n_bits, {**self.columns, NAMES: NameColumn()}, self.buckets)
+        store.lock = self.lock
+        return store
 
     @property
     def n_rows(self) -> int:
@@ -167,11 +198,12 @@ class RowStore:
         Parameters
         ----------
         ids : int64 array of shape (n,) without duplicates, or None for new ids
+            In a store with names, None, or ids that were never in use in ascending order.
         words : uint64 array of shape (n, n_words)
-        columns : dict of arrays or SparseRows with n entries each
+        columns : dict of arrays, SparseRows or Names with n entries each
             The store takes ownership of them.
         replace : bool
-            Replace rows that have one of `ids`. Otherwise such an id is an error.
+            Replace rows that have one of `ids`, or one of the names. Otherwise such an id is an error.
 
         Returns
         -------
@@ -179,11 +211,13 @@ class RowStore:
         """
         with self.lock:
             contents = self._contents
+            if self.has_names and columns:
+                contents = self._without_names(contents, columns[NAMES], replace)
             if ids is None:
                 if contents.next_id + len(words) >= 2**63:
                     raise ValueError(f"there are no new ids after {contents.next_id - 1}; pass ids")
                 ids = np.arange(contents.next_id, contents.next_id + len(words), dtype=np.int64)
-            elif len(ids) and ids.min() < contents.next_id:  # larger ids cannot be in use
+            elif not self.has_names and len(ids) and ids.min() < contents.next_id:  # larger ids cannot be in use
                 taken = contents.has(ids)
                 if taken.any():
                     if not replace:
@@ -194,13 +228,30 @@ class RowStore:
                 self._contents = self._appended(contents, ids, words, columns or {})
             return ids
 
-    def remove(self, ids: Ids, *, ignore_missing: bool = False) -> None:
+    def _without_names(self, contents: _Contents, names: Names, replace: bool) -> _Contents:
+        """Return contents without the rows that have one of `names`, which is an error unless they are replaced."""
+        ids = contents.ids_of(names)
+        taken = ids >= 0
+        if not taken.any():
+            return contents
+        if not replace:
+            name = shown(names.tolist()[taken.argmax()])
+            raise ValueError(f"id {name} is taken; remove it first, or add with replace=True")
+        return contents.without(ids[taken])
+
+    def remove(self, ids: AnyIds, *, ignore_missing: bool = False) -> None:
         """Remove rows. An id that is not present is an error, unless ignored, and then nothing is removed."""
         with self.lock:
-            taken = self._contents.has(ids)
+            if self.next_id:
+                require_kind(ids, self.has_names)
+            if isinstance(ids, Names):
+                numbers = self._contents.ids_of(ids)
+                taken = numbers >= 0
+            else:
+                numbers, taken = ids, self._contents.has(ids)
             if not (ignore_missing or taken.all()):
-                raise ValueError(missing_text(ids[~taken]))
-            self._contents = self._contents.without(ids[taken])
+                raise ValueError(missing_text(distinct(ids, ~taken)))
+            self._contents = self._contents.without(np.unique(numbers[taken]))
 
     def seal(self) -> tuple[Segment, ...]:
         """Turn the buffer into a segment, and return all segments."""

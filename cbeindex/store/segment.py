@@ -15,9 +15,12 @@ import numpy as np
 from .._core.typing import Ids, Mask, Ranks, Rows
 from ..data.codes import CodeRows
 from ..data.columns import Column, take_rows
+from ..data.ids import AnyIds
 from ..data.keys import NO_ID, SearchKeys
+from ..data.names import NAMES, NameColumn, Names
 from ..data.sorted import is_in
 from ..errors import CorruptIndexFileError
+from .namefinder import NameFinder
 
 NOT_HIDDEN: Mask = np.zeros(0, dtype=np.bool_)
 """The mask of a segment without removed or hidden rows."""
@@ -55,7 +58,7 @@ class Segment:
     ids : int64 array of shape (n_rows,)
         Ascending, unless there is `order`.
     codes : CodeRows
-    columns : dict of arrays or SparseRows with n_rows entries each
+    columns : dict of arrays, SparseRows or Names with n_rows entries each
     removed : bool array of shape (n_rows,), or empty if no row is removed
     order, ranks : int32 arrays of shape (n_rows,), or empty
         The rows in the order of their ids, and the rank of each row in that order. Empty if rows are in that order.
@@ -96,8 +99,24 @@ class Segment:
             found &= ~self.removed[rows]
         return np.where(found, rows, -1)
 
-    def rows_among(self, ids: Ids) -> Rows:
-        """Return the rows with one of `ids`, which must be ascending, in the order of ids."""
+    @property
+    def has_names(self) -> bool:
+        """Whether the ids of the caller are names, and `ids` are numbers of insertions."""
+        return NAMES in self.columns
+
+    def find_any(self, ids: AnyIds) -> Rows:
+        """Return the row of each id or name, -1 for those that this segment does not have or that are removed."""
+        require_kind(ids, self.has_names)
+        if not isinstance(ids, Names):
+            return self.find(ids)
+        return NameFinder.of(self.columns[NAMES]).find(ids, self.removed)
+
+    def rows_among(self, ids: AnyIds) -> Rows:
+        """Return the rows with one of `ids`, names or ascending integers, in the order of ids."""
+        if isinstance(ids, Names) or self.has_names:
+            rows = np.unique(self.find_any(ids))
+            rows = rows[rows >= 0]
+            return rows[np.argsort(self.ranks[rows])] if self.order.size else rows
         if len(ids) < self.n_rows:
             rows = self.find(ids)
             return rows[rows >= 0]
@@ -129,6 +148,8 @@ class Segment:
         for name, column in columns.items():
             if column.is_sparse:
                 self.columns[name].check(column.shape[0])
+            elif isinstance(column, NameColumn):
+                self.columns[name].check()
         if self.buckets is not None:
             self.buckets.check(self.codes)
 
@@ -181,3 +202,10 @@ class Segment:
         if rows.size and (rows.min() < 0 or rows.max() >= self.n_rows):
             raise CorruptIndexFileError(f"the order of rows must be of numbers below {self.n_rows}")
         return rows
+
+
+def require_kind(ids: AnyIds, has_names: bool) -> None:
+    """Raise TypeError if ids are of another kind than those of the index."""
+    if len(ids) and isinstance(ids, Names) != has_names:
+        kinds = ("strings", "integers") if has_names else ("integers", "strings")
+        raise TypeError(f"ids must be {kinds[0]}, as those of this index are, got {kinds[1]}")

@@ -7,18 +7,20 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.typing import Codes, Ids, Rows
+from .._core.typing import Codes, Ids, Rows, StringIds
 from ..data.codes import n_words
 from ..data.columns import Column
-from ..data.ids import missing_text
+from ..data.ids import AnyIds, distinct, missing_text
+from ..data.names import NAMES, NameColumn, Names, as_objects
 from ..errors import CorruptIndexFileError
-from .segment import Segment
+from .segment import Segment, require_kind
 
 
 class Snapshot(NamedTuple):
-    """The segments of an index at one moment. A search works on one snapshot."""
+    """The segments of an index at one moment, and whether their rows have names. A search works on one snapshot."""
 
     segments: tuple[Segment, ...]
+    has_names: bool = False
 
     @property
     def n_rows(self) -> int:
@@ -38,16 +40,46 @@ class Snapshot(NamedTuple):
             if segment.origin is not None:
                 segment.origin.check()
 
-    def require(self, ids: Ids) -> None:
-        """Raise ValueError if one of `ids` is not present."""
-        found = self.contains(ids)
-        if not found.all():
-            raise ValueError(missing_text(ids[~found]))
+    def find(self, ids: AnyIds) -> Ids:
+        """Return the integer id of the row that has each id or name, -1 for those that are not present."""
+        if not isinstance(ids, Names):
+            for segment in self.segments[:1]:
+                require_kind(ids, segment.has_names)
+            return np.where(self.contains(ids), ids, -1)
+        numbers = np.full(len(ids), -1)
+        for segment in self.segments:
+            rows = segment.find_any(ids)
+            numbers[rows >= 0] = segment.ids[rows[rows >= 0]]
+        return numbers
+
+    def require(self, ids: AnyIds) -> Ids:
+        """Return the integer id of the row that has each id or name. Raises ValueError if one is not present."""
+        numbers = self.find(ids)
+        if (missing := numbers < 0).any():
+            raise ValueError(missing_text(distinct(ids, missing)))
+        return numbers
+
+    def has(self, id_: int | str) -> bool:
+        """Return whether an id of the caller is present."""
+        if isinstance(id_, str) != self.has_names:
+            return False
+        return bool(self.find(Names.of([id_]) if isinstance(id_, str) else np.array([id_]))[0] >= 0)
+
+    def caller_ids(self) -> Ids | StringIds:
+        """Return all ids of the caller in the order of the ids of rows: integers ascending, names as inserted."""
+        ids = self.ids()
+        return as_objects(self.names(ids).tolist()) if self.has_names else ids
+
+    def names(self, ids: Ids) -> Names:
+        """Return the names of `ids`, all of which must be present in segments with names."""
+        names: Names = self.column_of(NAMES, ids, NameColumn())
+        return names
 
     def stats(self) -> dict[str, Any]:
         """Count rows, segments and bytes."""
         columns = {name for segment in self.segments for name in segment.columns}
         buckets = [s.order.nbytes + s.ranks.nbytes + s.buckets.nbytes for s in self.segments if s.buckets is not None]
+        n_copied = sum(getattr(s.buckets, "copied_nbytes", 0) for s in self.segments)
         return {
             "rows": self.n_rows,
             "removed": sum(s.n_removed for s in self.segments),
@@ -57,6 +89,7 @@ class Snapshot(NamedTuple):
                 "ids": sum(s.ids.nbytes for s in self.segments),
                 "removed": sum(s.removed.nbytes for s in self.segments),
                 "buckets": sum(buckets),
+                **({"copies": n_copied} if n_copied else {}),
                 **{name: sum(s.columns[name].nbytes for s in self.segments) for name in sorted(columns)},
             },
         }

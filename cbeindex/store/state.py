@@ -13,6 +13,8 @@ from .._core.threads import n_cores
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.columns import Column
+from ..data.ids import AnyIds
+from ..data.names import NAMES, Names
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -21,6 +23,7 @@ from ..encoders import Encoder
 from ..encoders.foreign import fitted_copy, is_ready, same_encoder
 from .ingest import EncodedRows, Ingest, NewRows
 from .rowstore import RowStore
+from .segment import require_kind
 from .snapshot import Snapshot
 
 
@@ -50,19 +53,20 @@ class IndexState(NamedTuple):
         """The fitted encoder, None until the index is fitted."""
         return None if self.codec is None else self.codec.encoder
 
-    def keeping(self, is_sparse: bool) -> IndexState:
-        """Return the state of an index without rows that stores vectors sparse or dense."""
+    def keeping(self, is_sparse: bool, has_names: bool = False) -> IndexState:
+        """Return the state of an index without rows that stores vectors sparse or dense, with names or without."""
         vectors = self.ingest.vectors
         if vectors == "auto":
             vectors = "float32" if is_sparse else "int8"
-        ingest = replace(self.ingest, keeps_sparse=is_sparse, vectors=vectors)
+        ingest = replace(self.ingest, keeps_sparse=is_sparse, vectors=vectors, has_names=has_names)
         return self._replace(ingest=ingest, rows=ingest.vector_store() if self.codec is None else ingest.code_store())
 
     def add(self, new: NewRows, prototype: Encoder) -> tuple[Ids, IndexState]:
         """Add vectors, and fit a copy of `prototype` once there are enough; return their ids and the state then."""
         state = self
-        if self.rows.next_id == 0:  # the first vectors decide whether vectors are stored sparse
-            state = self.keeping(new.source.is_sparse)
+        if self.rows.next_id == 0:  # the first vectors decide whether vectors are stored sparse, and ids are strings
+            state = self.keeping(new.source.is_sparse, new.names is not None)
+        state.rows.require_kind(new.ids if new.names is None else new.names, new.source.n_rows)
         if state.codec is None:
             return state._add_first(new, prototype)
         encoded = state.ingest.encode(state.codec, new)
@@ -76,11 +80,15 @@ class IndexState(NamedTuple):
         first = self._replace(rows=copy.copy(self.rows)) if is_enough else self
         ids = None if new.ids is None else new.ids[:n_first]
         no_codes = np.empty((n_first, 0), dtype=np.uint64)
-        first_ids = first.rows.add(ids, no_codes, {"vectors": vectors}, replace=new.replace)
+        columns = {"vectors": vectors} if new.names is None else {"vectors": vectors, NAMES: new.names[:n_first]}
+        first_ids = first.rows.add(ids, no_codes, columns, replace=new.replace)
         if not is_enough:
             new.advance(n_first)
             return first_ids, first
-        state, stored_ids, stored = first._fitted(prototype)
+        sample = None
+        if self.ingest.needs_sample and n_first < new.source.n_rows:  # centres gain from a larger sample
+            sample = self.ingest.sample_of(new.source, self._first_vectors(self.rows.snapshot()))
+        state, stored_ids, stored = first._fitted(prototype, sample)
         new.advance(n_first)
         assert state.codec is not None
         encoded = state.ingest.encode(state.codec, new, n_first)
@@ -88,7 +96,8 @@ class IndexState(NamedTuple):
         next_id = first.rows.next_id
         if ids is None and next_id + len(encoded.codes) < 2**63:
             ids = np.arange(next_id, next_id + len(encoded.codes))
-        if ids is not None and not np.isin(ids, stored_ids).any():  # all rows together make one segment
+        is_new = ids is not None and not np.isin(ids, stored_ids).any() and stored.names_differ(encoded)
+        if ids is not None and is_new:  # all rows together make one segment
             state.rows.add(np.concatenate([stored_ids, ids]), *stored.joined(encoded, state.rows.columns))
         else:
             state.rows.add(stored_ids, *stored)
@@ -101,12 +110,17 @@ class IndexState(NamedTuple):
         state.rows.add(ids, *encoded)
         return state
 
+    def _first_vectors(self, snapshot: Snapshot) -> VectorRows:
+        """Return the vectors of an index that is not fitted, in the order of ids."""
+        vectors: VectorRows = snapshot.column_of("vectors", snapshot.ids(), self.rows.columns["vectors"])
+        return vectors
+
     def _fitted(self, prototype: Encoder, sample: VectorRows | None = None) -> tuple[IndexState, Ids, EncodedRows]:
         """Return the state with a fitted encoder and without rows, and ids and codes of the first rows."""
         snapshot = self.rows.snapshot()
         snapshot.check_origins()
         ids = snapshot.ids()
-        vectors = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
+        vectors = self._first_vectors(snapshot)
         if self.rows.is_restored:  # rows that were added have been checked
             self.ingest.check_kept(vectors)
         sample = vectors if sample is None else sample
@@ -114,7 +128,7 @@ class IndexState(NamedTuple):
         codec = self._codec_of(encoder, sample)
         state = self.with_codec(codec)
         state.rows.reserve(self.rows.next_id)
-        new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
+        new = NewRows.of_vectors(vectors, self.ingest.dim, ids, self.names_of(ids, snapshot))
         return state, ids, state.ingest.encode(codec, new, is_checked=True)
 
     def refitted(self, prototype: Encoder) -> IndexState:
@@ -131,7 +145,7 @@ class IndexState(NamedTuple):
         codec = self._codec_of(fit_encoder(prototype, sample, self.ingest.metric), sample)
         state = self.with_codec(codec)
         state.rows.reserve(self.rows.next_id)
-        new = NewRows.of_vectors(vectors, self.ingest.dim, ids)
+        new = NewRows.of_vectors(vectors, self.ingest.dim, ids, self.names_of(ids, snapshot))
         state.rows.add(ids, *state.ingest.encode(codec, new, is_checked=True))
         return state
 
@@ -160,14 +174,19 @@ class IndexState(NamedTuple):
         ids = snapshot.ids()
         if len(ids) == 0:
             return self
-        columns = self.rows.columns
+        names, state = other.names_of(ids, snapshot), self
+        if self.rows.next_id == 0 and names is not None:
+            state = self.keeping(self.ingest.keeps_sparse, True)
+        require_kind(ids if names is None else names, state.ingest.has_names)
+        kept_ids = ids if names is None else None  # rows with names are numbered anew
+        columns = state.rows.columns
         if self._codes_like(other) and columns.items() <= other.rows.columns.items():
             values = {name: snapshot.column_of(name, ids, column) for name, column in columns.items()}
-            self.rows.add(ids, snapshot.codes_of(ids, self.ingest.code_bits), values)
-            return self
+            state.rows.add(kept_ids, snapshot.codes_of(ids, self.ingest.code_bits), values)
+            return state
         vectors = other.vectors_of(ids, snapshot)
         other.ingest.check_kept(vectors)
-        return self.add(NewRows.of_vectors(vectors, self.ingest.dim, ids), prototype)[1]
+        return self.add(NewRows.of_vectors(vectors, self.ingest.dim, kept_ids, names), prototype)[1]
 
     def _codes_like(self, other: IndexState) -> bool:
         """Return whether another state has every code that this one stores of a vector."""
@@ -181,15 +200,14 @@ class IndexState(NamedTuple):
             is_equal &= centres is not None and np.array_equal(kept.residuals.centres, centres)
         return is_equal and (other.ingest.keeps_codes or not self.ingest.keeps_codes)
 
-    def codes_of(self, ids: Ids) -> Codes:
+    def codes_of(self, ids: AnyIds) -> Codes:
         """Return the Hamming codes of `ids` as words. Raises ValueError if there are none, or an id is not present."""
         if not self.ingest.keeps_codes:
             raise ValueError("this index keeps no Hamming codes: make it with hamming=True")
         if self.codec is None:
             raise ValueError("vectors have no codes until the index is fitted: call fit(X), or add more vectors")
         snapshot = self.rows.snapshot()
-        snapshot.require(ids)
-        return snapshot.codes_of(ids, self.ingest.code_bits)
+        return snapshot.codes_of(snapshot.require(ids), self.ingest.code_bits)
 
     def vectors_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids`, all of which must be present in a snapshot of the rows, as float32."""
@@ -199,6 +217,10 @@ class IndexState(NamedTuple):
             return self._decoded(ids, snapshot)
         found: Any = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
         return found.astype(np.float32) if isinstance(found, SparseRows) else found.astype(np.float32, copy=False)
+
+    def names_of(self, ids: Ids, snapshot: Snapshot) -> Names | None:
+        """Return the names of `ids`, all of which must be present in a snapshot; None if the rows have no names."""
+        return snapshot.names(ids) if self.ingest.has_names else None
 
     def _decoded(self, ids: Ids, snapshot: Snapshot) -> Vectors:
         """Return the vectors that are kept of `ids` in 4 or 8 bits."""

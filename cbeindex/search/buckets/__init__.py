@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from ..._core.checks import as_choice, as_count
+from ..._core.checks import as_choice, as_count, as_flag
 from .base import BucketMaker, Buckets
 from .cellmaker import CellMaker
 from .clusters import Cells, Clusters
@@ -20,6 +20,9 @@ MAKERS: dict[str, type[BucketMaker]] = {
 
 KINDS = tuple(MAKERS)
 
+# Options that are True or False.
+_FLAGS = ("spill",)
+
 CODE_KINDS = tuple(kind for kind, maker in MAKERS.items() if not maker.needs_vectors)
 """Kinds of buckets that need nothing but Hamming codes."""
 
@@ -31,7 +34,11 @@ __all__ = [
 
 def bucket_maker(kind: Any, n_bits: int, options: dict[str, Any], kinds: tuple[str, ...] = KINDS) -> BucketMaker | None:
     """Check the arguments for buckets, and return what makes them; None for no buckets."""
-    given = {name: as_count(value, name, most=2**31 - 1) for name, value in options.items() if value is not None}
+    given = {
+        name: as_flag(value, name) if name in _FLAGS else as_count(value, name, most=2**31 - 1)
+        for name, value in options.items()
+        if value is not None
+    }
     maker = None if kind is None else MAKERS[as_choice(kind, "buckets", kinds)]
     for name in given:
         if maker is None or name not in maker.options:

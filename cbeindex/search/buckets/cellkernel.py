@@ -15,6 +15,7 @@ from ...distances.residuals import CELL_BITS
 from ...errors import CorruptIndexFileError
 from ...store.segment import Segment
 from .residualcells import ResidualCells
+from .spilling import Copies
 
 _NO_VECTORS: Vectors = np.empty((0, 0), dtype=np.float32)
 _NO_KEPT: NDArray[np.uint8] = np.empty((0, 0), dtype=np.uint8)
@@ -37,6 +38,8 @@ class CellCounts(NamedTuple):
         Rows to find by the distances of vectors among them; 0 if the rows by estimate are the result.
     kept_bits : int
         Bits a dimension of kept vectors that are levels, 0 for float32 vectors.
+    with_copies : bool
+        Whether to visit rows in their second cells too. Their estimates are for candidates only.
     """
 
     n_probes: int
@@ -44,6 +47,7 @@ class CellCounts(NamedTuple):
     n_wanted: int
     k: int = 0
     kept_bits: int = 0
+    with_copies: bool = False
 
 
 class CellsFound(NamedTuple):
@@ -103,12 +107,13 @@ class CellCall:
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
+        copies = cells.copies if counts.with_copies else Copies.none(cells.n_cells, codec.n_bytes)
         numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted, counts.kept_bits]
         vectors = segment.columns["vectors"] if counts.k else None
         self._arguments = (
             codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
             directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,
-            hidden, segment.ranks, segment.order, segment.ids,
+            copies.starts, copies.records, hidden, segment.ranks, segment.order, segment.ids,
             _NO_VECTORS if vectors is None or counts.kept_bits else vectors, vectors if counts.kept_bits else _NO_KEPT,
             codec.metric.number, np.array(numbers, dtype=np.int64),
             kernels.querytables.room_for_tables(codec.n_bits, codec.bits),

@@ -16,12 +16,16 @@ from ..._core.typing import Floats, Keys, Rows
 from ...data.codes import CodeRows
 from ...data.columns import take_rows
 from ...data.keys import EstimateKeys
-from ...distances.records import RECORD_ROWS, record_bytes
-from ...distances.residuals import CELL_BITS, ResidualCodec
+from ...distances.records import RECORD_ROWS
+from ...distances.residuals import CELL_BITS, ResidualCodec, centres_of, default_bits
 from ...store.segment import NOT_HIDDEN, Segment
 from .base import BucketMaker, Buckets
 from .cellkernel import CellCall, CellCounts
 from .residualcells import N_NEAREST, ResidualCells
+from .spilling import Copies, empty_records, make_copies, second_cells
+
+# Copies are made from codes, which have to say enough of their rows.
+_SPILL_BITS = 4
 
 
 class _Division(NamedTuple):
@@ -31,12 +35,12 @@ class _Division(NamedTuple):
     ----------
     cell : int64 array of shape (n_rows,)
     centroids : float32 array of shape (n_cells, width)
-    centres : uint8 array of shape (n_cells,)
+    centres : uint16 array of shape (n_cells,)
     """
 
     cell: Rows
     centroids: Floats
-    centres: NDArray[np.uint8]
+    centres: NDArray[np.uint16]
 
 
 @dataclass(frozen=True)
@@ -52,15 +56,18 @@ class CellMaker(BucketMaker):
         Bits a dimension of residual codes. By default the dimension decides.
     codec : ResidualCodec or None
         None until the index is fitted.
+    spill : bool or None
+        Whether rows are copied to second cells. None: in segments with kept vectors where that saves enough.
     """
 
     n_bits: int
     n_cells: int | None = None
     cell_bits: int | None = None
     codec: ResidualCodec | None = None
+    spill: bool | None = None
 
     buckets: ClassVar[type[Buckets]] = ResidualCells
-    options: ClassVar[tuple[str, ...]] = ("n_cells", "cell_bits")
+    options: ClassVar[tuple[str, ...]] = ("n_cells", "cell_bits", "spill")
     is_exact: ClassVar[bool] = False
     can_estimate: ClassVar[bool] = True
     uses_margins: ClassVar[bool] = False
@@ -74,7 +81,10 @@ class CellMaker(BucketMaker):
         bits = options.get("cell_bits")
         if bits is not None and bits not in CELL_BITS:
             raise ValueError(f"cell_bits must be one of {CELL_BITS}, got {bits}")
-        return cls(n_bits, options.get("n_cells"), bits)
+        spill = options.get("spill")
+        if spill and (bits or default_bits(n_bits)) != _SPILL_BITS:
+            raise ValueError(f"spill=True needs cell_bits={_SPILL_BITS}, got {bits or default_bits(n_bits)}")
+        return cls(n_bits, options.get("n_cells"), bits, spill=None if spill is None else bool(spill))
 
     def with_codec(self, codec: ResidualCodec) -> Self:
         """Return the maker of an index that is fitted."""
@@ -102,7 +112,20 @@ class CellMaker(BucketMaker):
             ranks=ranks,
         )
         cells = replace(cells, n_probes=_measure_probes(arranged, cells))
-        return replace(arranged, buckets=cells)
+        return replace(arranged, buckets=self._spilled(arranged, cells, column, rows))
+
+    def _spilled(self, segment: Segment, cells: ResidualCells, column: NDArray[np.uint8], rows: Rows) -> ResidualCells:
+        """Return cells with copies of all rows, if they are wanted, or save rows to visit."""
+        limits = tuning()
+        can_save = segment.n_rows >= limits.least_spill_rows and "vectors" in segment.columns
+        if cells.n_cells == 1 or self.spill is False or cells.codec.bits != _SPILL_BITS:
+            return cells
+        if self.spill is None and not can_save:
+            return cells
+        if self.spill is None and _gain_of_copies(segment, cells) < limits.least_spill_gain:
+            return cells
+        spilled = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
+        return replace(spilled, n_probes=_measure_probes(segment, spilled))
 
     def n_cells_of(self, n_rows: int) -> int:
         """Return how many cells a segment of `n_rows` rows should have."""
@@ -116,7 +139,7 @@ class CellMaker(BucketMaker):
         """Divide the rows of each centre into cells of about the same size."""
         codec = self.codec
         assert codec is not None
-        centres = column[:, -1]
+        centres = centres_of(column)
         n_rows, sizes = len(centres), np.bincount(centres, minlength=len(codec.centres))
         used, by_centre = np.flatnonzero(sizes), np.argsort(centres, kind="stable")
         ends = np.cumsum(sizes)
@@ -137,7 +160,7 @@ class CellMaker(BucketMaker):
                     cell[rows] = firsts[i] + part
 
         for_each_chunk(task, len(used), 1, n_cores())
-        return _Division(cell, centroids, np.repeat(used, n_parts).astype(np.uint8))
+        return _Division(cell, centroids, np.repeat(used, n_parts).astype(np.uint16))
 
 
 def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:
@@ -155,10 +178,7 @@ def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, divisi
     filled = np.flatnonzero(sizes)
     sizes = sizes[filled]
     offsets, starts = (np.concatenate([[0], np.cumsum(n)]) for n in (sizes, -(-sizes // RECORD_ROWS)))
-    records = np.zeros((starts[-1], record_bytes(codec.n_bytes)), dtype=np.uint8)
-    offsets_at = RECORD_ROWS * (codec.n_bytes + 4)
-    infinite = np.full(RECORD_ROWS, np.inf, dtype="<f4").view(np.uint8)
-    records[starts[1:] - 1, offsets_at : offsets_at + 4 * RECORD_ROWS] = infinite
+    records = empty_records(codec.n_bytes, starts)
     numbers = np.arange(len(rows))
     places = np.repeat(RECORD_ROWS * starts[:-1] - offsets[:-1], sizes) + numbers
 
@@ -168,16 +188,39 @@ def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, divisi
 
     for_each_chunk(task, len(rows), tuning().record_task_rows, n_cores())
     n_probes = (len(sizes),) * len(N_NEAREST)
+    copies = Copies.none(len(sizes), codec.n_bytes)
     return ResidualCells(
-        codec, records, starts, offsets, division.centroids[filled], division.centres[filled], n_probes
+        codec, records, starts, offsets, division.centroids[filled], division.centres[filled], n_probes, copies
     )
 
 
 def _measure_probes(segment: Segment, cells: ResidualCells) -> tuple[int, ...]:
     """Count the cells that hold the wanted share of the nearest rows by estimate, for a sample of rows."""
-    n_rows, limits = segment.n_rows, tuning()
-    if n_rows < limits.least_cell_segment_rows or cells.n_cells == 1:
+    if segment.n_rows < tuning().least_cell_segment_rows or cells.n_cells == 1:
         return cells.n_probes
+    rows, places = _nearest_of_sample(segment, cells)
+    needed = np.take_along_axis(places, cells.cells_of(rows), axis=1) + 1
+    if len(cells.copies.records):
+        second = cells.copies.cells_of(segment.n_rows, cells.codec.n_bytes)[rows]
+        needed = np.minimum(needed, np.take_along_axis(places, second, axis=1) + 1)
+    return tuple(int(np.quantile(needed[:, :n], tuning().cell_probe_recall, method="higher")) for n in N_NEAREST)
+
+
+def _gain_of_copies(segment: Segment, cells: ResidualCells) -> float:
+    """Return the share of the visited rows that copies would save, by the ten nearest rows of a sample of rows."""
+    rows, places = _nearest_of_sample(segment, cells)
+    rows = rows[:, : N_NEAREST[0]]
+    points = cells.codec.decode(segment.columns["residuals"][rows.ravel()], np.arange(rows.size))
+    second = second_cells(points, cells.cells_of(rows.ravel()), cells.centroids, np.arange(cells.n_cells))
+    needed = np.take_along_axis(places, cells.cells_of(rows), axis=1) + 1
+    with_copies = np.minimum(needed, np.take_along_axis(places, second.reshape(rows.shape), axis=1) + 1)
+    before, after = (np.quantile(n, tuning().cell_probe_recall, method="higher") for n in (needed, with_copies))
+    return float(1 - 2 * after / before)  # a cell has twice the rows then
+
+
+def _nearest_of_sample(segment: Segment, cells: ResidualCells) -> tuple[Rows, Rows]:
+    """Return the nearest rows by estimate of a sample of rows, and the place of each cell in the order of distance."""
+    n_rows, limits = segment.n_rows, tuning()
     rng = np.random.default_rng(n_rows)
     sample = np.sort(rng.choice(n_rows, min(limits.probe_sample_rows, n_rows), replace=False))
     column = segment.columns["residuals"][sample]
@@ -190,9 +233,6 @@ def _measure_probes(segment: Segment, cells: ResidualCells) -> tuple[int, ...]:
     call = CellCall(replace(in_order, buckets=cells), NOT_HIDDEN, counts)
     keys: Keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
     rows = EstimateKeys(keys).ranks()[:, 1:]  # without the sampled row itself
-    cell = np.searchsorted(cells.offsets, rows, side="right") - 1
     width = cells.codec.width
     near = cells.directory.bases - cells.directory.weight * (queries[:, :width] @ cells.centroids.T)
-    places = np.argsort(np.argsort(near, axis=1, kind="stable"), axis=1)
-    needed = np.take_along_axis(places, cell, axis=1) + 1
-    return tuple(int(np.quantile(needed[:, :n], limits.cell_probe_recall, method="higher")) for n in N_NEAREST)
+    return rows, np.argsort(np.argsort(near, axis=1, kind="stable"), axis=1)

@@ -17,9 +17,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ... import kernels
-from ..._core.checks import as_count
+from ..._core.checks import as_count, as_flag
 from ..._core.tuning import tuning
-from ..._core.typing import Arrays, Floats, Rows
+from ..._core.typing import Arrays, Floats, Mask, Rows
 from ...data.codes import CodeRows
 from ...distances.metrics import squares
 from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
@@ -30,6 +30,7 @@ from ..queries import CodeQueries
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
 from .centroids import derived
+from .spilling import Copies
 
 N_NEAREST = (10, 100, 1000)
 """Numbers of nearest rows for which the default number of probes is measured."""
@@ -64,10 +65,12 @@ class ResidualCells(Buckets):
         Records of each cell, and its rows, which these records hold.
     centroids : float32 array of shape (n_cells, width)
         Means of the first projections of rows.
-    cell_centres : uint8 array of shape (n_cells,)
+    cell_centres : uint16 array of shape (n_cells,)
         The centre that the codes of a cell are relative to.
     n_probes : tuple of int
         Cells that hold most of the 10, 100 and 1,000 nearest rows of a row, on average.
+    copies : Copies
+        Rows in their second cells.
     """
 
     codec: ResidualCodec
@@ -75,8 +78,9 @@ class ResidualCells(Buckets):
     starts: Rows
     offsets: Rows
     centroids: Floats
-    cell_centres: NDArray[np.uint8]
+    cell_centres: NDArray[np.uint16]
     n_probes: tuple[int, ...]
+    copies: Copies
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -98,9 +102,18 @@ class ResidualCells(Buckets):
 
     @property
     def nbytes(self) -> int:
-        """Bytes of the cells, apart from the order of rows."""
+        """Bytes of the cells, apart from the order of rows and from copies."""
         arrays = (self.records, self.starts, self.offsets, self.centroids, self.cell_centres)
         return sum(array.nbytes for array in arrays)
+
+    @property
+    def copied_nbytes(self) -> int:
+        """Bytes of copies of rows."""
+        return self.copies.nbytes if len(self.copies.records) else 0
+
+    def cells_of(self, rows: Rows) -> Rows:
+        """Return the cell of each row."""
+        return np.searchsorted(self.offsets, rows, side="right") - 1
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of a segment that records hold."""
@@ -114,10 +127,10 @@ class ResidualCells(Buckets):
         n_cells, width = centroids.shape
         n_bytes = -(-width * codec.bits // 8)
         one = np.zeros((1, width), dtype=np.float32)
-        codes, chosen = np.empty((n_cells, n_bytes), dtype=np.uint8), np.empty(n_cells, dtype=np.uint8)
+        codes, chosen = np.empty((n_cells, n_bytes), dtype=np.uint8), np.empty(n_cells, dtype=np.uint16)
         sums = np.empty((n_cells, 5))
         kernels.residuals.encode_rows(
-            np.ascontiguousarray(centroids), one, one[:, 0], width, codec.bits, codec.level_width, codes, chosen, sums
+            np.ascontiguousarray(centroids), one, one.T, one[:, 0], codec.bits, codec.level_width, codes, chosen, sums
         )
         square, product = sums[:, 0], sums[:, 1]
         weight, bases = 2.0, square
@@ -142,7 +155,8 @@ class ResidualCells(Buckets):
     def expected_cost(self, k: int, n_probes: int | None, code_bytes: int) -> Cost:
         """Return the rows in the visited cells, and the bytes of their records and of the directory."""
         share = min(1.0, (n_probes or self.default_probes(k)) / self.n_cells)
-        return Cost(int(self.n_rows * share), int(self.records.nbytes * share))
+        n_bytes = self.records.nbytes + self.copies.records.nbytes
+        return Cost(int(self.n_rows * share), int(n_bytes * share))
 
     def default_probes(self, k: int) -> int:
         """Return the number of cells to visit for `k` results."""
@@ -170,7 +184,8 @@ class ResidualCells(Buckets):
 
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
-        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes)}
+        spilled = {"has_copies": True} if len(self.copies.records) else {}
+        return {"n_cells": self.n_cells, "n_probes": list(self.n_probes), **spilled}
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
@@ -179,7 +194,8 @@ class ResidualCells(Buckets):
             "starts": self.starts,
             "offsets": self.offsets,
             "centroids": self.centroids,
-            "centres": self.cell_centres,
+            "centres": self.cell_centres.astype(_centre_type(self.codec), copy=False),
+            **({"copies": self.copies.records, "copy_starts": self.copies.starts} if len(self.copies.records) else {}),
         }
 
     @classmethod
@@ -198,7 +214,7 @@ class ResidualCells(Buckets):
         if starts[0] != 0 or starts[-1] != len(records) or not np.array_equal(np.diff(starts), n_records):
             raise ValueError(f"records of cells must ascend from 0 to {len(records)}, as many as hold their rows")
         centroids = read("centroids", np.float32, n_cells, codec.width)
-        centres = read("centres", np.uint8, n_cells)
+        centres = read("centres", _centre_type(codec), n_cells).astype(np.uint16)
         longest = squares(centroids).max(initial=0)
         if not longest <= _LARGEST or centres.max(initial=0) >= len(codec.centres):
             raise ValueError("centroids of cells must be short and finite, and their centres those of the index")
@@ -206,25 +222,51 @@ class ResidualCells(Buckets):
         if not isinstance(given, list) or len(given) != len(N_NEAREST):
             raise ValueError(f"n_probes must be a list of {len(N_NEAREST)} numbers, got {given!r}")
         n_probes = tuple(as_count(n, "n_probes", most=n_cells) for n in given)
-        return cls(codec, records, starts, offsets, centroids, centres, n_probes)
+        copies = Copies.none(n_cells, codec.n_bytes)
+        if as_flag(described.get("has_copies", False), "has_copies"):
+            of_copies = read("copies", np.uint8, None, record_bytes(codec.n_bytes))
+            copies = Copies(of_copies, read("copy_starts", np.int64, n_cells + 1))
+            if copies.starts[0] != 0 or copies.starts[-1] != len(of_copies) or (np.diff(copies.starts) < 0).any():
+                raise ValueError(f"records of copies must ascend from 0 to {len(of_copies)}")
+        return cls(codec, records, starts, offsets, centroids, centres, n_probes, copies)
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""
-        n_code_bytes, step = RECORD_ROWS * self.codec.n_bytes, tuning().verify_rows // RECORD_ROWS
+        step = tuning().verify_rows // RECORD_ROWS
         is_first = self._holds_rows()
         for start in range(0, len(self.records), step):
-            numbers = np.ascontiguousarray(self.records[start : start + step, n_code_bytes:])
-            floats = numbers[:, : 16 * RECORD_ROWS].view("<f4").reshape(len(numbers), 4, RECORD_ROWS)
-            rows = numbers[:, 16 * RECORD_ROWS :].view("<i4")
-            is_absent = np.isposinf(floats[:, 1])
-            values = np.where(is_absent[:, np.newaxis], 0, floats)
-            if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST or (values[:, ::2] < 0).any():
-                raise CorruptIndexFileError("numbers of residual codes must be finite and in range")
+            rows, is_absent = self._checked_rows(self.records[start : start + step])
             expected = is_first[start : start + step]
             if (expected >= 0).any() and not np.array_equal(rows[expected >= 0], expected[expected >= 0]):
                 raise CorruptIndexFileError("cells must hold their own rows in order")
             if not np.array_equal(is_absent, expected < 0):
                 raise CorruptIndexFileError("cells must hold their own rows alone")
+
+        self._check_copies(step)
+
+    def _check_copies(self, step: int) -> None:
+        """Raise CorruptIndexFileError unless each row has at most one copy, in another cell than its own."""
+        if not len(self.copies.records):
+            return
+        for start in range(0, len(self.copies.records), step):
+            self._checked_rows(self.copies.records[start : start + step])
+        rows, cell, is_there = self.copies.rows(self.codec.n_bytes)
+        copied = rows[is_there]
+        if copied.size and not 0 <= copied.min() <= copied.max() < self.n_rows:
+            raise CorruptIndexFileError(f"copies must be of rows below {self.n_rows}")
+        of_copies = np.broadcast_to(cell[:, np.newaxis], rows.shape)[is_there]
+        if (np.bincount(copied, minlength=1) > 1).any() or (self.cells_of(copied) == of_copies).any():
+            raise CorruptIndexFileError("a row must have one copy at most, in another cell")
+
+    def _checked_rows(self, records: NDArray[np.uint8]) -> tuple[NDArray[np.int32], Mask]:
+        """Return the row numbers in some records, and which of them stand for no row, if the numbers are sound."""
+        numbers = np.ascontiguousarray(records[:, RECORD_ROWS * self.codec.n_bytes :])
+        floats = numbers[:, : 16 * RECORD_ROWS].view("<f4").reshape(len(numbers), 4, RECORD_ROWS)
+        is_absent = np.isposinf(floats[:, 1])
+        values = np.where(is_absent[:, np.newaxis], 0, floats)
+        if not np.isfinite(values).all() or np.abs(values).max(initial=0) > _LARGEST or (values[:, ::2] < 0).any():
+            raise CorruptIndexFileError("numbers of residual codes must be finite and in range")
+        return numbers[:, 16 * RECORD_ROWS :].view("<i4"), is_absent
 
     def _holds_rows(self) -> Rows:
         """Return the row that must be at each place of the records, -1 for places behind the rows of a cell."""
@@ -233,6 +275,11 @@ class ResidualCells(Buckets):
         rows = (self.offsets[cell] + within)[:, np.newaxis] + np.arange(RECORD_ROWS)
         expected: Rows = np.where(rows < self.offsets[cell + 1][:, np.newaxis], rows, -1)
         return expected
+
+
+def _centre_type(codec: ResidualCodec) -> type[np.unsignedinteger[Any]]:
+    """Return the type of centres in files: a byte where that is enough."""
+    return np.uint8 if len(codec.centres) <= 256 else np.uint16
 
 
 # The largest magnitude of a number of a row, and of the squared norm of a centroid: squared norms are up to 1e36.

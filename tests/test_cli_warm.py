@@ -1,0 +1,90 @@
+"""`cbeindex warm` and `cbeindex info --cache`, in processes of their own."""
+
+import json
+import os
+import subprocess
+import sys
+
+import pytest
+
+from benchmarks import start
+from cbeindex.cli import main
+from tests.conftest import COMPILED
+
+
+def cbeindex(*arguments, **variables):
+    """Run the command line; return its exit code and what it prints."""
+    done = subprocess.run(
+        [sys.executable, "-m", "cbeindex", *arguments],
+        env=os.environ | variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    return done.returncode, done.stdout + done.stderr
+
+
+@pytest.fixture(scope="module")
+def cache(tmp_path_factory):
+    """A cache with the kernels of one kind of index."""
+    path = tmp_path_factory.mktemp("cache")
+    code, printed = cbeindex("warm", "scan", NUMBA_CACHE_DIR=str(path))
+    assert code == 0, printed
+    (folder,) = path.iterdir()
+    assert printed.startswith(f"scan ...\n{folder}: ")
+    return path
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_after_warm_the_quickstart_compiles_nothing(cache):
+    assert start.run("benchmarks.uses:quickstart", str(cache))["kernels"] == []
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_info_lists_the_cache(cache):
+    (folder,) = cache.iterdir()
+    code, printed = cbeindex("info", "--cache", "--json", NUMBA_CACHE_DIR=str(cache))
+    about = json.loads(printed)
+    assert (code, about["written"], list(about["folders"])[1:]) == (0, str(folder), [str(folder)])
+    files = about["folders"][str(folder)]
+    assert {f"{name}.nbc": n_bytes for name, n_bytes in files.items()} == {
+        path.name: path.stat().st_size for path in folder.glob("*.nbc")
+    }
+    assert any(name.startswith("transform.transform_rows.") for name in files)
+    code, printed = cbeindex("info", "--cache", NUMBA_CACHE_DIR=str(cache))
+    assert code == 0
+    assert f"{folder}: {len(files)} kernels, " in printed
+    assert printed.endswith(f"new kernels go to {folder}\n")
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_a_folder_for_others_says_which_processors_it_is_for(tmp_path):
+    folder = tmp_path / "compiled"
+    code, printed = cbeindex("warm", "clusters", "--into", str(folder), NUMBA_CACHE_DIR=str(tmp_path / "other"))
+    assert code == 0, printed
+    (target,) = folder.glob("target-*.json")
+    assert set(json.loads(target.read_text())) == {"triple", "cpu", "features"}
+    assert list(folder.glob("*.nbc"))
+    assert not (tmp_path / "other").exists()
+
+
+def test_without_a_folder_nothing_is_compiled_in_vain(tmp_path):
+    (tmp_path / "file").touch()
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path / "file" / "cache")}
+    code, printed = cbeindex("warm", **variables)
+    assert code == 2
+    assert printed.startswith(f"cbeindex: error: cannot write to {tmp_path}")
+    assert printed.endswith("set NUMBA_CACHE_DIR to a folder that can be written to\n")
+    code, printed = cbeindex("info", "--cache", **variables)
+    assert code == 0
+    assert printed.endswith("new kernels are not kept: no folder can be written to\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["warm", "scan", "cell"], "KIND must be one of scan, vectors, cells, graph, clusters, substrings, sparse, "),
+        (["info"], "info must be given either FILE or --cache"),
+        (["info", "--cache", "index.cbe"], "info must be given either FILE or --cache"),
+    ],
+)
+def test_bad_arguments(arguments, message, capsys):
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith(f"cbeindex: error: {message}")

@@ -1,0 +1,28 @@
+"""What the first calls of a process compile: counted, not timed."""
+
+import pytest
+
+from benchmarks import start
+from tests.conftest import COMPILED
+
+pytestmark = pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+
+
+@pytest.fixture(scope="module")
+def cold(tmp_path_factory):
+    """The quickstart in a process without any compiled kernel."""
+    return start.run("benchmarks.uses:quickstart", str(tmp_path_factory.mktemp("cache")))["kernels"]
+
+
+def test_the_quickstart_calls_few_kernels(cold):
+    """Each kernel that Python calls takes half a second to two seconds. See `python -m benchmarks start`."""
+    called = sorted(f"{one['kernel']} {one['signature']}" for one in cold if one["caller"] is None)
+    assert 0 < len(called) <= 4, called
+
+
+def test_the_quickstart_compiles_no_kernel_for_two_kinds_of_arrays(cold):
+    signatures = {}
+    for one in cold:
+        signatures.setdefault((one["kernel"], one["caller"] is None), set()).add(one["signature"])
+    assert len(cold) <= 30, sorted(one["kernel"] for one in cold)
+    assert {kernel: found for kernel, found in signatures.items() if len(found) > 2} == {}
