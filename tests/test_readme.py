@@ -40,7 +40,14 @@ def test_blocks_have_a_known_language(page):
 
 @pytest.mark.skipif(not COMPILED, reason="pages have real sizes: they run compiled, as users run them")
 @pytest.mark.parametrize(
-    "page", [page for page in PAGES if python_blocks(page)], ids=lambda page: page.relative_to(ROOT).as_posix()
+    "page",
+    [
+        # Clusters of Ray do not run beside each other.
+        pytest.param(page, marks=[pytest.mark.xdist_group("ray")] if "cbeindex.sharded" in page.read_text() else [])
+        for page in PAGES
+        if python_blocks(page)
+    ],
+    ids=lambda page: page.relative_to(ROOT).as_posix(),
 )
 def test_python_blocks_run(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
