@@ -44,7 +44,7 @@ def values_of(codec, column):
 
 def estimates(codec, column, queries):
     """Distances that rows stand for, float64 (n_queries, n)."""
-    factors, offsets, _, chosen = (part.astype(np.float64) for part in heads_of(column))
+    factors, offsets, _, chosen = (part.astype(np.float64) for part in heads_of(column, len(codec.residuals.centres)))
     metric, values = codec.residuals.metric, values_of(codec, column)
     Q = vector_oracles.prepared(metric.name, queries)
     Z = codec.rotation.project(Q.astype(np.float32)).astype(np.float64)

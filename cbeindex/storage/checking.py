@@ -17,8 +17,8 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..distances.estimator import LARGEST_SCALARS
 from ..distances.keptcodec import heads_of
 from ..distances.metrics import Metric, squares
-from ..distances.vertices import VertexCodec
 from ..errors import CorruptIndexFileError
+from ..search.buckets.graphmaker import GraphMaker
 from ..store.namefinder import repeated
 from ..store.rowstore import RowStore
 from ..store.segment import Segment
@@ -41,7 +41,8 @@ def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centr
             if name == "vectors" and rows.columns[name].dtype == np.uint8:
                 _check_heads(column, n_centres)
             elif name == "vertices" and isinstance(column, np.ndarray):  # those of a graph are checked with it
-                _check_vertices(rows.buckets.codec, column)
+                assert isinstance(rows.buckets, GraphMaker)
+                _check_vertices(rows.buckets, column)
             elif name == "vectors":
                 _check_norms(column, Metric(metric).longest)
         if _has_spare_bits(segment.codes, rows.n_bits):
@@ -82,11 +83,12 @@ def _check_heads(column: Any, n_centres: int) -> None:
             raise CorruptIndexFileError(f"centres of kept vectors must be below {n_centres}, got {centres.max()}")
 
 
-def _check_vertices(codec: VertexCodec, column: Any) -> None:
+def _check_vertices(maker: GraphMaker, column: Any) -> None:
     """Raise CorruptIndexFileError if vertices hold values that no row gives."""
+    assert maker.codec is not None
     step = tuning().verify_rows
     for start in range(0, len(column), step):
-        codec.check(column[start : start + step])
+        maker.codec.check(column[start : start + step])
 
 
 def _check_norms(vectors: VectorRows, longest: float) -> None:

@@ -215,7 +215,7 @@ def _gain_of_copies(segment: Segment, cells: ResidualCells) -> float:
     second = second_cells(points, cells.cells_of(rows.ravel()), cells.centroids, np.arange(cells.n_cells))
     needed = np.take_along_axis(places, cells.cells_of(rows), axis=1) + 1
     with_copies = np.minimum(needed, np.take_along_axis(places, second.reshape(rows.shape), axis=1) + 1)
-    before, after = (np.quantile(n, tuning().cell_probe_recall, method="higher") for n in (needed, with_copies))
+    before, after = (np.quantile(n, tuning().explicit_recall, method="higher") for n in (needed, with_copies))
     return float(1 - 2 * after / before)  # a cell has twice the rows then
 
 
