@@ -67,7 +67,9 @@ def measure(report: Report, data: datasets.Dataset, shares: tuple[float, ...], n
 def ours(data: datasets.Dataset, sample: Any, n_bits: int) -> Iterator[tuple[str, Search]]:
     """Each kind of encoder, by Hamming distance and by the asymmetric estimate."""
     for kind in ("random", "orthogonal", "learned"):
-        index = CBEIndex(data.dim, encoder=CirculantEncoder(data.dim, n_bits, kind)).fit(sample)
+        index = CBEIndex(data.dim, encoder=CirculantEncoder(data.dim, n_bits, kind), vectors=None, buckets=None).fit(
+            sample
+        )
         index.add(data.base)
         for name, rerank in (("Hamming", None), ("asymmetric", "asymmetric")):
             yield f"cbeindex {kind}, {name}", functools.partial(_search_ours, index, data.queries, rerank)

@@ -49,7 +49,7 @@ def main(arguments: list[str]) -> None:
     rng = np.random.default_rng(0)
     rows = rng.standard_normal((options.rows, options.dim), dtype=np.float32)
     queries = rng.standard_normal((options.batch, options.dim), dtype=np.float32)
-    single = CBEIndex(options.dim).fit(rows[:8_192])
+    single = CBEIndex(options.dim, vectors=None, buckets=None).fit(rows[:8_192])
     began = time.perf_counter()
     single.add(rows)
     seconds = time.perf_counter() - began

@@ -21,7 +21,7 @@ def quickstart() -> Use:
     """Index dense vectors, codes only, and search: the first lines of the README."""
     CBEIndex, rows = _prepared()
     yield "add"
-    index = CBEIndex(dim=1_000)
+    index = CBEIndex(dim=1_000, vectors=None, buckets=None)
     index.add(rows)
     yield "search"
     index.search(rows[:5], k=10)
@@ -31,7 +31,7 @@ def vectors() -> Use:
     """The same with vectors kept, a filter and a radius search."""
     CBEIndex, rows = _prepared()
     yield "add"
-    index = CBEIndex(dim=1_000, vectors="float32")
+    index = CBEIndex(dim=1_000, vectors="float32", buckets=None)
     index.add(rows)
     index.remove([0, 1])
     yield "search"
@@ -63,7 +63,7 @@ def clusters() -> Use:
     """Cells of similar codes."""
     CBEIndex, rows = _prepared()
     yield "add"
-    index = CBEIndex(dim=1_000, buckets="clusters")
+    index = CBEIndex(dim=1_000, buckets="clusters", vectors=None)
     index.add(rows)
     yield "search"
     index.search(rows[:5], k=10)
@@ -73,7 +73,7 @@ def substrings() -> Use:
     """Tables of substrings."""
     CBEIndex, rows = _prepared()
     yield "add"
-    index = CBEIndex(dim=1_000, buckets="substrings")
+    index = CBEIndex(dim=1_000, buckets="substrings", vectors=None)
     index.add(rows)
     yield "search"
     index.search(rows[:5], k=10, mode="buckets", rerank=None)
@@ -90,7 +90,7 @@ def sparse() -> Use:
     places = tuple(rng.integers(0, size, n_entries) for size in shape)
     rows = csr_array((rng.random(n_entries, dtype=np.float32), places), shape=shape)
     yield "add"
-    index = CBEIndex(dim=25_600, n_bits=1_024, vectors="float32")
+    index = CBEIndex(dim=25_600, n_bits=1_024, vectors="float32", buckets=None)
     index.add(rows)
     yield "search"
     index.search(rows[:5], k=10)

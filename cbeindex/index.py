@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from ._core.checks import as_choice, as_count, as_flag, as_missing, as_real, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
+from ._core.tuning import tuning
 from ._core.typing import Arrays, CodeBytes
 from .data.codes import to_bytes
 from .data.ids import as_any_ids, is_id, is_one
@@ -63,7 +64,8 @@ class CBEIndex(Saveable):
     dim : int
         Length of the vectors, 1 to millions.
     n_bits : int, optional
-        Length of the codes, below, at or above `dim`. By default `dim`.
+        Length of the codes, below, at or above `dim`. By default `dim`, and at most 2,048: longer codes of long vectors
+        find little more where vectors are kept. For codes alone, say how many.
     metric : {"cosine", "l2", "ip"}
         "cosine": 1 - cosine, where a zero vector has cosine 0 to all others. "l2": squared Euclidean distance. "ip":
         1 - inner product. Names of other libraries are aliases: "angular" of "cosine", "euclidean" and "sqeuclidean" of
@@ -81,9 +83,9 @@ class CBEIndex(Saveable):
         as good as their names, and True is "float32".
     buckets : {None, "auto", "substrings", "clusters", "cells", "graph"}
         None: a search scans every code. "auto": cells, where the encoder is linear; data without clusters is scanned.
-        "cells": rows near the same float centroid are stored contiguously, with codes
-        of their residuals beside the Hamming codes, and a search visits the cells nearest the query. The fastest kind
-        for batches of ordinary embeddings. "graph": every row has 32 neighbours, whose codes are stored with it, and a
+        "cells": rows near the same float centroid are stored contiguously, with codes of their residuals beside the
+        Hamming codes, and a search visits the cells nearest the query. The fastest kind for batches of ordinary
+        embeddings. "graph": every row has 32 neighbours, whose codes are stored with it, and a
         search walks from row to row towards the query. The fastest kind for single queries where rows change rarely:
         making a graph takes a millisecond for a few rows, and `stats()["record_bytes"]` bytes a row. "clusters": cells
         of similar Hamming codes. "substrings": hash tables of parts of the codes, for near duplicates.
@@ -123,8 +125,8 @@ class CBEIndex(Saveable):
         *,
         metric: str = "cosine",
         encoder: str | Encoder = "orthogonal",
-        vectors: str | bool | type[np.generic] | np.dtype[Any] | None = None,
-        buckets: str | None = None,
+        vectors: str | bool | type[np.generic] | np.dtype[Any] | None = "auto",
+        buckets: str | None = "auto",
         seed: int = 0,
         n_tables: int | None = None,
         table_bits: int | None = None,
@@ -137,6 +139,8 @@ class CBEIndex(Saveable):
         vectors = dtype_name(vectors)
         kept = None if vectors is None else as_choice(vectors, "vectors", KINDS_OF_VECTORS)
         if isinstance(encoder, str):
+            most = tuning().most_default_bits
+            n_bits = most if n_bits is None and isinstance(dim, int) and dim > most else n_bits
             self._prototype: Encoder = CirculantEncoder(dim, n_bits, as_choice(encoder, "encoder", KINDS), seed)
         else:
             self._prototype = checked_encoder(encoder, dim, n_bits)

@@ -10,7 +10,7 @@ X = (centres[rng.integers(0, 200, 20_000)] + rng.standard_normal((20_000, 768)))
 queries = X[:5] + 0.3 * rng.standard_normal((5, 768)).astype(np.float32)
 
 # Codes only: 768 bits, 96 bytes per vector instead of 3,072. Distances are estimates with a standard error.
-index = CBEIndex(768)
+index = CBEIndex(768, vectors=None)
 index.add(X)
 result = index.search(queries, k=3)
 print(index)

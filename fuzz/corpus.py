@@ -179,7 +179,9 @@ def _made(recipe: Recipe) -> bytes:
     if recipe.kind == "BinaryIndex":
         index, rows = BinaryIndex(recipe.n_bits, **recipe.options), some_codes(recipe.n_rows, 0, recipe.n_bits)
     else:
-        index = CBEIndex(DIM, encoder=ENCODERS[recipe.encoder](recipe.n_bits), **recipe.options)
+        index = CBEIndex(
+            DIM, encoder=ENCODERS[recipe.encoder](recipe.n_bits), **{"vectors": None, "buckets": None, **recipe.options}
+        )
         rows = some_vectors(recipe.n_rows, 0, recipe.is_sparse)
         rows = abs(rows) if recipe.encoder == "aqbc" else rows  # which is for such alone
     with tempfile.TemporaryDirectory() as folder:

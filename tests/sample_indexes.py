@@ -58,7 +58,7 @@ def some_rows(n, seed=0, is_sparse=False):
 
 def an_index(n_bits=70, n=60, encoder="orthogonal", is_sparse=False, **options):
     """Return a CBEIndex with n rows."""
-    index = CBEIndex(DIM, encoder=ENCODERS[encoder](n_bits), **options)
+    index = CBEIndex(DIM, encoder=ENCODERS[encoder](n_bits), **{"vectors": None, "buckets": None, **options})
     if n:
         index.add(some_rows(n, is_sparse=is_sparse))
     return index

@@ -26,7 +26,7 @@ def test_true_neighbours_follow_the_metric():
     rng = np.random.default_rng(0)
     base, queries = (rng.standard_normal((n, 5), dtype=np.float32) for n in (60, 7))
     for metric in promise.METRICS:
-        index = CBEIndex(5, metric=metric)
+        index = CBEIndex(5, metric=metric, vectors=None, buckets=None)
         index.add(base)  # not fitted yet: exact
         case = promise.Case(base, queries, index, ("set", metric, "cells"))
         np.testing.assert_array_equal(promise.nearest(case, np.arange(60), 4), index.search(queries, 4).ids)

@@ -36,11 +36,11 @@ def test_sharded(cluster, tmp_path, capsys):
 
 def test_a_wrong_answer_ends_the_measurement():
     X = np.random.default_rng(0).standard_normal((50, 16)).astype(np.float32)
-    single = CBEIndex(16).fit(X)
+    single = CBEIndex(16, vectors=None, buckets=None).fit(X)
     single.add(X)
     setting = sharded.Setting(Path(), X, X[:5], single, 0.0)
     assert setting.one(single, 2) > 0
-    other = CBEIndex(16, encoder=single.encoder)
+    other = CBEIndex(16, encoder=single.encoder, vectors=None, buckets=None)
     other.add(X[1:])
     with pytest.raises(sharded.Wrong):
         setting.batch(other)

@@ -233,7 +233,7 @@ def test_stats_of_an_index(kind):
     assert stats["bytes"]["buckets"] == expected > 0
     assert (plain.stats()["kind_of_buckets"], plain.stats()["bytes"]["buckets"]) == (None, 0)
     assert repr(index) == f"BinaryIndex(n_bits=130, buckets={kind!r}): 200 codes"
-    vectors = CBEIndex(100, buckets=kind)
+    vectors = CBEIndex(100, buckets=kind, vectors=None)
     assert vectors.stats()["kind_of_buckets"] == kind
     assert f"buckets={kind!r}" in repr(vectors)
 
@@ -450,7 +450,13 @@ MAKING = [
 ]
 
 
-@pytest.mark.parametrize("make", [lambda **options: BinaryIndex(64, **options), lambda **o: CBEIndex(10, 64, **o)])
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda **options: BinaryIndex(64, **options),
+        lambda **o: CBEIndex(10, 64, **{"vectors": None, "buckets": None, **o}),
+    ],
+)
 @pytest.mark.parametrize(("options", "error", "message"), MAKING)
 def test_what_cannot_be_made(make, options, error, message):
     with pytest.raises(error, match=message):
@@ -489,7 +495,7 @@ WITHOUT = [
 def test_what_cannot_be_searched_for(kind, n):
     """Whether there are buckets yet or not, and whether the index is fitted or not."""
     codes = some_codes(np.random.default_rng(0), n + 1, 64)
-    binary, vectors, X = BinaryIndex(64, kind), CBEIndex(10, 64, buckets=kind), clustered(n + 1, 10)
+    binary, vectors, X = BinaryIndex(64, kind), CBEIndex(10, 64, buckets=kind, vectors=None), clustered(n + 1, 10)
     binary.add(codes[:n])
     vectors.add(X[:n])
     for options, error, message in SEARCHING + ([] if kind else WITHOUT):

@@ -45,7 +45,9 @@ def folder(tmp_path, monkeypatch):
 
 def fitted(rows, sample=None, ids=None, **options):
     """An index made by the library."""
-    index = CBEIndex(rows.shape[1], **options).fit(rows if sample is None else rows[sample])
+    index = CBEIndex(rows.shape[1], **{"vectors": None, "buckets": None, **options}).fit(
+        rows if sample is None else rows[sample]
+    )
     index.add(rows, ids)
     return index
 
@@ -183,8 +185,8 @@ def test_build_with_string_ids(form, folder, capsys):
 
 
 def test_names_that_numpy_would_cut_are_not_written(folder, capsys):
-    CBEIndex(8).save("none.cbe")
-    index = CBEIndex(8)
+    CBEIndex(8, vectors=None, buckets=None).save("none.cbe")
+    index = CBEIndex(8, vectors=None, buckets=None)
     index.add(np.ones((1, 8)), ["a\0"])
     index.save("out.cbe")
     np.save("one.npy", np.ones(8))
@@ -524,7 +526,7 @@ def test_search_with_other_queries(folder, capsys):
     ]:
         assert run("search", "index.cbe", *arguments, "-k", "2") == 0
         assert capsys.readouterr().out.splitlines() == list(table(index, queries, 2))
-    CBEIndex(40).save("empty.cbe")
+    CBEIndex(40, vectors=None, buckets=None).save("empty.cbe")
     assert run("search", "empty.cbe", "one.npy") == 0
     assert capsys.readouterr().out == "0\n"
 
@@ -622,7 +624,7 @@ def test_info_of_other_kinds(folder, capsys):
     assert run("info", "codes.cbe", "--json") == 0
     assert json.loads(capsys.readouterr().out)["buckets"] == "substrings"
 
-    sparse = CBEIndex(40, vectors="float32")
+    sparse = CBEIndex(40, vectors="float32", buckets=None)
     sparse.add(scipy.sparse.csr_array(S))
     sparse.save("sparse.cbe")
     assert run("info", "sparse.cbe") == 0

@@ -45,7 +45,7 @@ def filled(index, rows, n, n_more, n_removed):
 def cbe(n=50, **options):
     rows = vectors(70)
     sparse_rows = options.pop("sparse", False)
-    index = CBEIndex(DIM, N_BITS, vectors="float32", **options)
+    index = CBEIndex(DIM, N_BITS, vectors="float32", **{"buckets": None, **options})
     return filled(index, sparse.csr_array(rows) if sparse_rows else rows, n, 10, 2)
 
 
@@ -130,7 +130,7 @@ def test_a_call_that_fails_changes_nothing(name, call):
 @pytest.mark.parametrize("is_sparse", [False, True])
 def test_a_first_add_that_fails_changes_nothing(is_sparse):
     rows = sparse.csr_array(vectors(60)) if is_sparse else vectors(60)
-    check_failures(lambda: CBEIndex(DIM, N_BITS, vectors="float32"), lambda index: index.add(rows))
+    check_failures(lambda: CBEIndex(DIM, N_BITS, vectors="float32", buckets=None), lambda index: index.add(rows))
 
 
 def test_a_fit_that_fails_changes_nothing():

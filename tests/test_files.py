@@ -99,7 +99,12 @@ def vector_indexes(draw):
         encoder=ENCODERS[draw(st.sampled_from(list(ENCODERS)))](n_bits),
         metric=draw(st.sampled_from(METRICS)),
         vectors=draw(st.sampled_from([None, "float32", "float16"])),
-        **(draw(st.sampled_from(BUCKETS)) if n_bits != 16 else draw(st.sampled_from(BUCKETS[:4]))),
+        **(
+            {
+                "buckets": None,
+                **(draw(st.sampled_from(BUCKETS)) if n_bits != 16 else draw(st.sampled_from(BUCKETS[:4]))),
+            }
+        ),
     )
     is_sparse = draw(st.booleans())
     return live(index, draw(histories()), lambda n, seed: some_rows(n, seed, is_sparse))
@@ -354,7 +359,7 @@ class OwnCirculantEncoder(CirculantEncoder):
 class TestForeignEncoders:
     @pytest.mark.parametrize("encoder", [OwnEncoder(), OwnCirculantEncoder(DIM, 16)])
     def test_are_refused(self, path, tmp_path, encoder):
-        index = CBEIndex(DIM, encoder=encoder)
+        index = CBEIndex(DIM, encoder=encoder, vectors=None, buckets=None)
         index.add(some_rows(30))
         told = answers(index, every_way=False) if isinstance(encoder, CirculantEncoder) else None
         with pytest.raises(TypeError, match=f"an encoder of type {type(encoder).__name__}: only encoders"):
@@ -368,7 +373,7 @@ class TestForeignEncoders:
         an_index().save(path)
         before = path.read_bytes()
         with pytest.raises(TypeError, match="cannot save an index with an encoder"):
-            CBEIndex(DIM, encoder=OwnEncoder()).save(path)
+            CBEIndex(DIM, encoder=OwnEncoder(), vectors=None, buckets=None).save(path)
         assert path.read_bytes() == before
 
 
@@ -808,7 +813,7 @@ class TestVersion1:
     def test_vectors_of_an_index_that_is_not_fitted(self, path):
         """Its codes have no words at all."""
         vectors = np.arange(15, dtype=np.float32).reshape(5, 3)
-        index = CBEIndex(3, metric="ip")
+        index = CBEIndex(3, metric="ip", vectors=None, buckets=None)
         index.add(vectors)
         index.save(path)
         container.write(container.as_version_1(container.parse(path.read_bytes())), path)
@@ -963,7 +968,7 @@ def make_golden_levels(directory):
     for vectors, options in (("int8", {}), ("int4", {"buckets": "cells", "cell_bits": 1, "metric": "l2"})):
         name = f"golden-{VERSION}-{vectors}"
         with small_sizes():
-            index = CBEIndex(DIM, vectors=vectors, seed=4, **options)
+            index = CBEIndex(DIM, vectors=vectors, seed=4, **{"buckets": None, **options})
             index.add(some_rows(60), range(1000, 1120, 2))
             index.save(Path(directory, f"{name}.cbe"))
             index.add(some_rows(5, seed=9), range(5))

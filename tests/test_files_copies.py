@@ -92,7 +92,7 @@ def test_saving_to_another_file(damaged, copied, tmp_path):
 
 def test_fitting(tmp_path):
     path = tmp_path / "index.cbe"
-    index = CBEIndex(DIM)
+    index = CBEIndex(DIM, vectors=None, buckets=None)
     index.add(vectors(20))
     index.save(path)
     flip(path, "/vectors")
@@ -105,7 +105,7 @@ def test_fitting(tmp_path):
 @pytest.mark.parametrize("name", ["/removed 1", "encoder/spectrum", "encoder/centre"])
 def test_what_is_read_at_once(tmp_path, name):
     path = tmp_path / "index.cbe"
-    index = CBEIndex(DIM)
+    index = CBEIndex(DIM, vectors=None, buckets=None)
     index.add(vectors(50))
     index.remove([3])
     index.save(path)
@@ -115,7 +115,7 @@ def test_what_is_read_at_once(tmp_path, name):
 
 
 def test_sound_files_are_copied(tmp_path):
-    index = CBEIndex(DIM, buckets="clusters")
+    index = CBEIndex(DIM, buckets="clusters", vectors=None)
     index.add(vectors(50))
     index.remove([3])
     index.save(tmp_path / "index.cbe")
@@ -132,7 +132,7 @@ def test_sound_files_are_copied(tmp_path):
 @pytest.mark.parametrize("n", [20, 50], ids=["not fitted", "fitted"])
 def test_ids_out_of_order(tmp_path, n, vectors_kept):
     """Rows that bisection does not find are an error of the file, not of whoever works with it."""
-    index = CBEIndex(DIM, vectors=vectors_kept)
+    index = CBEIndex(DIM, vectors=vectors_kept, buckets=None)
     index.add(vectors(n))
     index.save(tmp_path / "sound.cbe")
     stored = storage.read(tmp_path / "sound.cbe")

@@ -135,11 +135,11 @@ def sparse_vectors_in_tables():
 
 
 def first_vectors():
-    return CBEIndex(6, 16, metric="ip"), some_rows(5)[:, :6]
+    return CBEIndex(6, 16, metric="ip", vectors=None, buckets=None), some_rows(5)[:, :6]
 
 
 def sparse_first_vectors():
-    return CBEIndex(6, 16, metric="l2"), some_rows(6, is_sparse=True)[:, :6]
+    return CBEIndex(6, 16, metric="l2", vectors=None, buckets=None), some_rows(6, is_sparse=True)[:, :6]
 
 
 def codes_in_tables():
@@ -839,7 +839,7 @@ class TestNonsense:
         """Finite, but longer than the largest number of float32; shorter ones are right under "cosine" alone."""
 
         def cosine_vectors():
-            return CBEIndex(6, 16, vectors="float32"), some_rows(6, is_sparse=True)[:, :6]
+            return CBEIndex(6, 16, vectors="float32", buckets=None), some_rows(6, is_sparse=True)[:, :6]
 
         def set_all(number):
             return lambda content, arrays: arrays.update(
@@ -858,7 +858,7 @@ class TestNonsense:
     def test_ids_of_two_segments_are_met_by_who_reads_all(self, path):
         write_changed(vectors_in_cells, path, the_ids_of_another)
         index = CBEIndex.load(path)
-        other = CBEIndex(6, 16, metric="l2", vectors="float32", encoder=index.encoder)
+        other = CBEIndex(6, 16, metric="l2", vectors="float32", encoder=index.encoder, buckets=None)
         for way in (lambda: index.ids, lambda: other.merge(index)):
             with pytest.raises(CorruptIndexFileError, match=r"id \d+ must not occur twice"):
                 way()
@@ -895,7 +895,7 @@ class TestNonsense:
     def test_entries_that_overlap(self, path):
         """A few bytes of a row must not lead to all entries of the file, again and again."""
         n_rows, n_entries = 4000, 60_000
-        index = CBEIndex(6, 16, metric="l2")
+        index = CBEIndex(6, 16, metric="l2", vectors=None, buckets=None)
         index.add(some_rows(6, is_sparse=True)[:, :6])
         index.save(path)
         stored = storage.read(path, mmap=False)
@@ -942,7 +942,7 @@ class TestClaims:
     @pytest.mark.parametrize("encoder", ENCODERS)
     @pytest.mark.parametrize("name", ["dim", "n_bits"])
     def test_encoders(self, path, encoder, name):
-        index = CBEIndex(24, encoder=_encoder(encoder))
+        index = CBEIndex(24, encoder=_encoder(encoder), vectors=None, buckets=None)
         index.add(some_rows(30))
         index.save(path)
         stored = storage.read(path, mmap=False)
@@ -1004,7 +1004,7 @@ class TestOtherEncoders:
 @functools.cache
 def _maker(encoder):
     def make():
-        index = CBEIndex(24, encoder=_encoder(encoder), vectors="float32").fit(some_rows(20))
+        index = CBEIndex(24, encoder=_encoder(encoder), vectors="float32", buckets=None).fit(some_rows(20))
         return index, some_rows(8)
 
     return make

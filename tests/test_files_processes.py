@@ -552,7 +552,7 @@ class TestMemory:
 
     def test_a_mapped_index_takes_what_is_touched(self, path, tmp_path):
         """A search that reads the codes and few vectors, of a file that is nearly all vectors."""
-        index = CBEIndex(self.DIM, 64, vectors="float32")
+        index = CBEIndex(self.DIM, 64, vectors="float32", buckets=None)
         rng = np.random.default_rng(0)
         index.fit(rng.standard_normal((100, self.DIM), dtype=np.float32))
         index.add(rng.standard_normal((self.N, self.DIM), dtype=np.float32))

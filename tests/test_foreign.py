@@ -87,7 +87,7 @@ def test_forms(form):
     array = FORMS[form]()
     found = VectorSource(array, DIM).read(slice(None))
     np.testing.assert_array_equal(found, X)
-    index, expected = CBEIndex(DIM, vectors="float32"), CBEIndex(DIM, vectors="float32")
+    index, expected = CBEIndex(DIM, vectors="float32", buckets=None), CBEIndex(DIM, vectors="float32", buckets=None)
     index.fit(array).add(array)
     expected.fit(X).add(X)
     np.testing.assert_array_equal(index.search(array, 3).ids, expected.search(X, 3).ids)
@@ -141,7 +141,7 @@ def test_no_rows():
         pl.DataFrame(X)[:0],
         pd.DataFrame(X)[:0],
     ):
-        index = CBEIndex(DIM)
+        index = CBEIndex(DIM, vectors=None, buckets=None)
         if np.shape(as_native(array, "X")) in ((0,), (0, DIM)):
             assert index.add(array).tolist() == []
 
@@ -169,7 +169,7 @@ def test_packed_codes():
     ids=kind_of,
 )
 def test_columns_of_string_ids(column):
-    index = CBEIndex(DIM)
+    index = CBEIndex(DIM, vectors=None, buckets=None)
     assert index.add(X[:2], column).tolist() == ["a", "b"]
     assert index.search(X[0], 2, allow=column[:1]).ids.tolist() == ["a", None]
     index.remove(column)
@@ -180,7 +180,7 @@ def test_columns_of_string_ids(column):
     "column", [pa.array([4, 7]), pd.Series([4, 7]), pd.Series([4, 7], dtype="Int64"), pl.Series([4, 7])], ids=kind_of
 )
 def test_columns_of_integer_ids(column):
-    index = CBEIndex(DIM)
+    index = CBEIndex(DIM, vectors=None, buckets=None)
     assert index.add(X[:2], column).tolist() == [4, 7]
     assert index.search(X[0], 2, deny=column[:1]).ids.tolist() == [7, -1]
 
@@ -194,7 +194,7 @@ def test_missing_ids(column):
     with pytest.raises(
         TypeError, match="ids must be all strings or all integers, got a missing value beside strings, at 1"
     ):
-        CBEIndex(DIM).add(X[:2], column)
+        CBEIndex(DIM, vectors=None, buckets=None).add(X[:2], column)
 
 
 def with_none(row=4):
@@ -247,7 +247,7 @@ RAGGED = r"X must be vectors of length 6, as row 0 is, row 4 has length 5"
     ],
 )  # fmt: skip
 def test_what_cannot_be_read(make, error, message):
-    index = CBEIndex(DIM)
+    index = CBEIndex(DIM, vectors=None, buckets=None)
     with pytest.raises(error, match=message):
         index.add(make())
     assert len(index) == 0

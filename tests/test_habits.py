@@ -14,18 +14,21 @@ CODES = np.random.default_rng(1).integers(0, 256, (60, 8), dtype=np.uint8)
     [("angular", "cosine"), ("euclidean", "l2"), ("sqeuclidean", "l2"), ("dot", "ip"), ("inner_product", "ip")],
 )
 def test_metric_aliases(alias, metric):
-    index, same = CBEIndex(16, metric=alias), CBEIndex(16, metric=metric)
+    index, same = (
+        CBEIndex(16, metric=alias, vectors=None, buckets=None),
+        CBEIndex(16, metric=metric, vectors=None, buckets=None),
+    )
     assert index.metric == metric
     index.add(X)
     same.add(X)
     np.testing.assert_array_equal(index.search(X, k=5).distances, same.search(X, k=5).distances)
-    same.merge(CBEIndex(16, metric=alias))
+    same.merge(CBEIndex(16, metric=alias, vectors=None, buckets=None))
 
 
 @pytest.mark.parametrize("metric", ["manhattan", None, ["l2"]])
 def test_other_metrics_are_refused(metric):
     with pytest.raises(ValueError, match=r"metric must be one of 'cosine', 'l2', 'ip' \(or 'angular', .*\), got"):
-        CBEIndex(16, metric=metric)
+        CBEIndex(16, metric=metric, vectors=None, buckets=None)
 
 
 @pytest.mark.parametrize(
@@ -40,17 +43,17 @@ def test_other_metrics_are_refused(metric):
     ],
 )
 def test_types_of_kept_vectors(given, kept):
-    assert CBEIndex(16, vectors=given).vectors == kept
+    assert CBEIndex(16, vectors=given, buckets=None).vectors == kept
 
 
 @pytest.mark.parametrize("given", [np.int64, float, "double", 32])
 def test_other_types_of_kept_vectors_are_refused(given):
     with pytest.raises(ValueError, match="vectors must be one of"):
-        CBEIndex(16, vectors=given)
+        CBEIndex(16, vectors=given, buckets=None)
 
 
 def indexes():
-    vectors = CBEIndex(16, vectors="float32")
+    vectors = CBEIndex(16, vectors="float32", buckets=None)
     vectors.add(X)
     codes = BinaryIndex(64)
     codes.add(CODES)
@@ -97,7 +100,7 @@ def test_messages_name_the_path_of_the_caller(index, tmp_path):
 
 
 def test_codes_of_stored_vectors():
-    index = CBEIndex(16, n_bits=100)
+    index = CBEIndex(16, n_bits=100, vectors=None, buckets=None)
     index.add(X, ids=np.arange(60) + 10)
     with pytest.raises(ValueError, match="have no codes until the index is fitted"):
         index.codes([10])
@@ -107,7 +110,7 @@ def test_codes_of_stored_vectors():
     np.testing.assert_array_equal(index.codes(12), encoded[2])
     with pytest.raises(ValueError, match="ids 3, 4 are not in the index"):
         index.codes([3, 10, 4])
-    without = CBEIndex(16, buckets="graph", hamming=False)
+    without = CBEIndex(16, buckets="graph", hamming=False, vectors=None)
     without.add(X)
     with pytest.raises(ValueError, match="keeps no Hamming codes: make it with hamming=True"):
         without.fit(X).codes([0])

@@ -31,7 +31,7 @@ IDS = list(range(N))
 
 
 def index_of(n_bits=64, rows=X, **options):
-    index = CBEIndex(rows.shape[1], n_bits, **options).fit(rows)
+    index = CBEIndex(rows.shape[1], n_bits, **{"vectors": None, "buckets": None, **options}).fit(rows)
     index.add(rows)
     return index
 
@@ -165,7 +165,7 @@ class TestAgainstBruteForce:
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     @pytest.mark.parametrize("fitted", [True, False])
     def test_range_search(self, metric, fitted):
-        index = CBEIndex(24, 64, metric=metric, vectors="float32")
+        index = CBEIndex(24, 64, metric=metric, vectors="float32", buckets=None)
         if fitted:
             index.fit(X)
         index.add(X)
@@ -195,7 +195,7 @@ class TestAgainstBruteForce:
 
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     def test_before_it_is_fitted(self, metric):
-        index = CBEIndex(24, 64, metric=metric)
+        index = CBEIndex(24, 64, metric=metric, vectors=None, buckets=None)
         index.add(X)
         assert not index.is_fitted
         for k in (1, 7, N + 5):
@@ -233,7 +233,7 @@ def test_shapes():
 @pytest.mark.parametrize("fitted", [True, False])
 @pytest.mark.parametrize("emptied", [True, False])
 def test_an_empty_index(fitted, emptied):
-    index = CBEIndex(24, vectors="float32")
+    index = CBEIndex(24, vectors="float32", buckets=None)
     if fitted:
         index.fit(X)
     if emptied:
@@ -289,14 +289,17 @@ class TestFeeding:
 
     @pytest.fixture
     def whole(self, early):
-        index = CBEIndex(24, 70, metric="cosine", vectors="float32")
+        index = CBEIndex(24, 70, metric="cosine", vectors="float32", buckets=None)
         index.add(X)
         return index
 
     @pytest.mark.parametrize("convert", [np.asarray, scipy.sparse.csr_array])
     @pytest.mark.parametrize("sizes", [[1] * 60, [1, 2, 3, 5, 8, 13, 28], [19, 1, 40], [20, 40], [59, 1], [21, 39]])
     def test_in_batches(self, early, convert, sizes):
-        index, whole = CBEIndex(24, 70, vectors="float32"), CBEIndex(24, 70, vectors="float32")
+        index, whole = (
+            CBEIndex(24, 70, vectors="float32", buckets=None),
+            CBEIndex(24, 70, vectors="float32", buckets=None),
+        )
         whole.add(convert(X))
         start = 0
         for size in sizes:
@@ -308,7 +311,7 @@ class TestFeeding:
 
     def test_sparse_or_dense(self, whole):
         """Projections are summed in another order; r is rounded to 6e-8, and some projections may be as near to 0."""
-        index = CBEIndex(24, 70, vectors="float32")
+        index = CBEIndex(24, 70, vectors="float32", buckets=None)
         index.add(scipy.sparse.csr_array(X))
         sparse, dense = self.state(index), self.state(whole)
         for name in ("ids", "vectors", "centre", "signs", "spectrum"):
@@ -318,20 +321,20 @@ class TestFeeding:
         assert np.bitwise_count(sparse["codes"] ^ dense["codes"]).sum() <= 1
 
     def test_one_vector_at_a_time(self, whole):
-        index = CBEIndex(24, 70, vectors="float32")
+        index = CBEIndex(24, 70, vectors="float32", buckets=None)
         for row in X:
             index.add(row)
         self.check_equal(index, whole)
 
     def test_in_another_order(self, whole):
         """Ids say which row is which; the first twenty to come are what the encoder sees."""
-        index = CBEIndex(24, 70, vectors="float32")
+        index = CBEIndex(24, 70, vectors="float32", buckets=None)
         index.add(X[:20][::-1], range(19, -1, -1))
         index.add(X[20:][::-1], range(59, 19, -1))
         self.check_equal(index, whole)
 
     def test_fit_before_and_after_the_first_rows(self, early):
-        before, between, after = (CBEIndex(24, 70, vectors="float32") for _ in range(3))
+        before, between, after = (CBEIndex(24, 70, vectors="float32", buckets=None) for _ in range(3))
         before.fit(X)
         before.add(X)
         between.add(X[:10])
@@ -345,7 +348,10 @@ class TestFeeding:
         self.check_equal(after, before)
 
     def test_removed_first_rows_are_not_fitted_on(self, early):
-        index, other = CBEIndex(24, 70, vectors="float32"), CBEIndex(24, 70, vectors="float32")
+        index, other = (
+            CBEIndex(24, 70, vectors="float32", buckets=None),
+            CBEIndex(24, 70, vectors="float32", buckets=None),
+        )
         index.add(1_000 * X[:10])
         index.remove(range(10))
         index.add(X)
@@ -354,7 +360,7 @@ class TestFeeding:
 
     def test_bytes_bound_the_first_rows(self, monkeypatch):
         tune(monkeypatch, first_bytes=40 * 24 * 4)
-        index = CBEIndex(24)
+        index = CBEIndex(24, vectors=None, buckets=None)
         index.add(X[:39])
         assert not index.is_fitted
         index.add(X[39])
@@ -362,7 +368,7 @@ class TestFeeding:
 
     def test_replaced_while_it_fits(self, early):
         """One add that replaces rows from before, some of them on either side of the moment of fitting."""
-        index = CBEIndex(24, 70, vectors="float32")
+        index = CBEIndex(24, 70, vectors="float32", buckets=None)
         index.add(X[:10])
         rows = clustered(40, 24, seed=5)
         index.add(rows, [3, *range(100, 135), 4, 5, 6, 7], replace=True)
@@ -397,7 +403,7 @@ def test_recall_of_codes():
 
 @pytest.mark.parametrize("early_rows", [True, False])
 def test_replace(early_rows):
-    index = CBEIndex(24, vectors="float32")
+    index = CBEIndex(24, vectors="float32", buckets=None)
     if not early_rows:
         index.fit(X)
     index.add(X)
@@ -411,7 +417,7 @@ def test_replace(early_rows):
 
 @pytest.mark.parametrize("fitted", [True, False])
 def test_ids(fitted):
-    index = CBEIndex(24, vectors="float32")
+    index = CBEIndex(24, vectors="float32", buckets=None)
     if fitted:
         index.fit(X)
     assert index.add(X[:3]).tolist() == [0, 1, 2]
@@ -431,14 +437,14 @@ def test_ids(fitted):
 
 @pytest.mark.parametrize("by_fit", [True, False])
 def test_ids_are_not_given_again_after_fitting(early, by_fit):
-    index = CBEIndex(24)
+    index = CBEIndex(24, vectors=None, buckets=None)
     index.add(X[:10])
     index.remove([8, 9])
     if by_fit:
         index.fit(X)
     assert index.add(X[10:30]).tolist() == list(range(10, 30))
     assert index.is_fitted
-    other = CBEIndex(24)
+    other = CBEIndex(24, vectors=None, buckets=None)
     other.remove(other.add(X[:10]))
     assert other.fit(X).add(X[0]).tolist() == [10]
 
@@ -446,7 +452,7 @@ def test_ids_are_not_given_again_after_fitting(early, by_fit):
 def test_the_last_id(early):
     """No new ids after the largest there can be: also at the moment of fitting."""
     for n in (1, 5, 30):
-        index = CBEIndex(24)
+        index = CBEIndex(24, vectors=None, buckets=None)
         index.add(X[:17], [*range(16), 2**63 - 1])
         with pytest.raises(ValueError, match="no new ids after 9223372036854775807; pass ids"):
             index.add(X[:n])
@@ -471,7 +477,7 @@ class TestRefused:
     @pytest.mark.parametrize("bad", REFUSED)
     @pytest.mark.parametrize("state", ["fitted", "unfitted", "at the moment of fitting", "far beyond it"])
     def test(self, early, bad, state):
-        index = CBEIndex(24, 70, vectors="float16")
+        index = CBEIndex(24, 70, vectors="float16", buckets=None)
         if state == "fitted":
             index.fit(X)
         index.add(X[:10])
@@ -489,11 +495,11 @@ class TestRefused:
 
     def test_norms_whose_squares_overflow(self):
         for metric in ("l2", "ip"):
-            index = CBEIndex(24, metric=metric)
+            index = CBEIndex(24, metric=metric, vectors=None, buckets=None)
             with pytest.raises(ValueError, match="row 2 has values up to 1e\\+30; scale the vectors down"):
                 index.add(np.diag([1, 1, 1e30, 1] + 20 * [1])[:4])
             assert len(index) == 0
-        index = CBEIndex(24)
+        index = CBEIndex(24, vectors=None, buckets=None)
         index.add(np.diag([1, 1, 1e30, 1] + 20 * [1])[:4])
         assert index.search(np.eye(24)[2], 1).ids.tolist() == [2]
 
@@ -505,7 +511,7 @@ class TestSparse:
     @pytest.mark.parametrize("make", [scipy.sparse.csr_array, scipy.sparse.csc_matrix, scipy.sparse.coo_array])
     def test_equal_to_dense(self, metric, make):
         rows = np.where(np.random.default_rng(0).random(X.shape) < 0.7, 0, X)
-        sparse, plain = (CBEIndex(24, 100, metric=metric, vectors="float32") for _ in range(2))
+        sparse, plain = (CBEIndex(24, 100, metric=metric, vectors="float32", buckets=None) for _ in range(2))
         sparse.fit(make(rows)).add(make(rows))
         plain.fit(rows).add(rows)
         for options in ({}, {"rerank": "asymmetric"}, {"rerank": None}):
@@ -524,7 +530,7 @@ class TestSparse:
         rows = np.where(np.random.default_rng(0).random(X.shape) < 0.7, 0, X).astype(kept).astype(np.float32)
         rows[17] = 0
         second = np.asarray if first is scipy.sparse.csr_array else scipy.sparse.csr_array
-        index = CBEIndex(24, 70, metric=metric, vectors=kept)
+        index = CBEIndex(24, 70, metric=metric, vectors=kept, buckets=None)
         index.add(first(rows[:25]))
         for start in range(25, 60, 5):
             index.add(second(rows[start : start + 5]))
@@ -547,14 +553,14 @@ class TestSparse:
                 assert scipy.sparse.issparse(found) == (first is scipy.sparse.csr_array)
                 np.testing.assert_array_equal(dense(found), rows[ids].reshape(-1, 24))
             np.testing.assert_array_equal(np.ravel(dense(index.get(50))), rows[50])
-        other = CBEIndex(24, 70, metric=metric, vectors=kept)
+        other = CBEIndex(24, 70, metric=metric, vectors=kept, buckets=None)
         other.add(second(X[:25]), range(100, 125))
         other.merge(index)
         np.testing.assert_array_equal(dense(other.get(left)), rows[left])
 
     def test_sparse_vectors_take_little_room(self):
         rows = sparse_rows(200, 5_000, density=1e-3)
-        index = CBEIndex(5_000, 128, vectors="float32").fit(rows)
+        index = CBEIndex(5_000, 128, vectors="float32", buckets=None).fit(rows)
         index.add(rows)
         # Five values a row, each with its place, and where the row begins; dense ones would take 4 MB.
         assert index.stats()["bytes"]["vectors"] < 200 * 5_000 * 4 / 50
@@ -565,7 +571,7 @@ class TestSparse:
         tune(monkeypatch, first_bytes=2**12)
         dim = 2**17
         rows = sparse_rows(50, dim, density=1e-3)
-        index = CBEIndex(dim, 256)
+        index = CBEIndex(dim, 256, vectors=None, buckets=None)
         index.add(rows[:31])
         assert not index.is_fitted
         assert index.stats()["bytes"]["vectors"] < 31 * dim / 50  # sparse from the start
@@ -587,21 +593,21 @@ def test_inputs():
         lambda a: a.astype(np.float64), lambda a: a.astype(np.int16), lambda a: a.astype(np.float16), np.asfortranarray,
         lambda a: np.repeat(np.repeat(a, 2, axis=0), 2, axis=1)[::2, ::2], lambda a: a.tolist(),
     ):  # fmt: skip
-        again = CBEIndex(24, 70, vectors="float32").fit(convert(rows))
+        again = CBEIndex(24, 70, vectors="float32", buckets=None).fit(convert(rows))
         again.add(convert(rows))
         result = again.search(convert(rows[:4]), 5)
         np.testing.assert_array_equal(result.ids, expected.ids)
         np.testing.assert_array_equal(result.distances, expected.distances)
     read_only = rows.copy()
     read_only.setflags(write=False)
-    CBEIndex(24, 70).fit(read_only).add(read_only)
+    CBEIndex(24, 70, vectors=None, buckets=None).fit(read_only).add(read_only)
     np.testing.assert_array_equal(index.search(read_only[:4], 5).ids, expected.ids)
 
 
 def test_the_index_keeps_its_own_copy():
     for fitted in (True, False):
         rows = X.copy()
-        index = CBEIndex(24, vectors="float32")
+        index = CBEIndex(24, vectors="float32", buckets=None)
         if fitted:
             index.fit(rows)
         index.add(rows)
@@ -616,7 +622,7 @@ def test_get():
     assert index.get([5]).shape == (1, 24)
     assert index.get([]).shape == (0, 24)
     assert index.get(5).dtype == np.float32
-    codes_only = CBEIndex(24)
+    codes_only = CBEIndex(24, vectors=None, buckets=None)
     codes_only.add(X)
     np.testing.assert_array_equal(codes_only.get(5), X[5])
     codes_only.fit(X)
@@ -626,7 +632,7 @@ def test_get():
 
 @pytest.mark.parametrize("fitted", [True, False])
 def test_remove_and_compact(fitted):
-    index = CBEIndex(24, vectors="float32")
+    index = CBEIndex(24, vectors="float32", buckets=None)
     if fitted:
         index.fit(X)
     index.add(X)
@@ -647,7 +653,10 @@ def test_remove_and_compact(fitted):
 
 class TestMerge:
     def halves(self, options, other_options):
-        index, other = CBEIndex(24, 70, **options), CBEIndex(24, 70, **other_options)
+        index, other = (
+            CBEIndex(24, 70, **{"vectors": None, "buckets": None, **options}),
+            CBEIndex(24, 70, **{"vectors": None, "buckets": None, **other_options}),
+        )
         for part in (index, other):
             part.fit(X)
         index.add(X[:30])
@@ -672,7 +681,7 @@ class TestMerge:
         index.merge(other)
         rows = np.concatenate([X[:30], other.get(range(30, 60))])
         check(index.search(QUERIES, 9), vector_oracles.nearest("cosine", QUERIES, rows, IDS, 9))
-        whole = CBEIndex(24, 70).fit(X)
+        whole = CBEIndex(24, 70, vectors=None, buckets=None).fit(X)
         whole.add(rows)
         np.testing.assert_array_equal(
             index.search(QUERIES, 9, rerank=None).ids, whole.search(QUERIES, 9, rerank=None).ids
@@ -680,7 +689,7 @@ class TestMerge:
 
     def test_before_fitting(self, early):
         for n, their_n in ((5, 5), (5, 50), (50, 5), (0, 15), (15, 0), (15, 15)):
-            index, other = CBEIndex(24, vectors="float32"), CBEIndex(24, vectors="float32")
+            index, other = CBEIndex(24, vectors="float32", buckets=None), CBEIndex(24, vectors="float32", buckets=None)
             index.add(X[:n])
             other.add(X[n : n + their_n], range(n, n + their_n))
             index.merge(other)
@@ -715,7 +724,7 @@ class TestMerge:
 
 
 def test_stats():
-    index = CBEIndex(24, 70, metric="l2", vectors="float16")
+    index = CBEIndex(24, 70, metric="l2", vectors="float16", buckets=None)
     index.add(X)
     stats = index.stats()
     assert (stats["dim"], stats["n_bits"], stats["metric"], stats["vectors"]) == (24, 70, "l2", "float16")
@@ -733,8 +742,10 @@ def test_stats():
 
 
 def test_repr():
-    assert repr(CBEIndex(100)) == "CBEIndex(dim=100, n_bits=100, metric='cosine'): 0 vectors"
-    index = CBEIndex(2, 8, metric="ip", vectors="float16")
+    assert (
+        repr(CBEIndex(100, vectors=None, buckets=None)) == "CBEIndex(dim=100, n_bits=100, metric='cosine'): 0 vectors"
+    )
+    index = CBEIndex(2, 8, metric="ip", vectors="float16", buckets=None)
     index.add(np.ones((1_500, 2)))
     assert repr(index) == "CBEIndex(dim=2, n_bits=8, metric='ip', vectors='float16'): 1,500 vectors"
 
@@ -758,7 +769,7 @@ def test_explain():
 @pytest.mark.parametrize("again", [copy.copy, copy.deepcopy, lambda index: pickle.loads(pickle.dumps(index))])
 @pytest.mark.parametrize("fitted", [True, False])
 def test_copies_are_independent(again, fitted, early):
-    index = CBEIndex(24, 70, vectors="float32")
+    index = CBEIndex(24, 70, vectors="float32", buckets=None)
     index.add(X if fitted else X[:18])
     n = len(index)
     index.remove(n - 1)
@@ -808,7 +819,7 @@ class TestEncoders:
 
     def test_a_fitted_one_stays_as_it_is(self):
         encoder = CirculantEncoder(24, 70, seed=3).fit(vector_oracles.prepared("cosine", X))
-        index = CBEIndex(24, encoder=encoder, vectors="float32")
+        index = CBEIndex(24, encoder=encoder, vectors="float32", buckets=None)
         assert index.is_fitted
         assert index.n_bits == 70
         index.add(X)
@@ -821,7 +832,10 @@ class TestEncoders:
 
     def test_an_unfitted_one_is_fitted_as_a_copy(self, early):
         encoder = CirculantEncoder(24, 70, seed=3)
-        index, other = CBEIndex(24, encoder=encoder), CBEIndex(24, 70, seed=3)
+        index, other = (
+            CBEIndex(24, encoder=encoder, vectors=None, buckets=None),
+            CBEIndex(24, 70, seed=3, vectors=None, buckets=None),
+        )
         assert not index.is_fitted
         for each in (index, other):
             each.add(X)
@@ -831,7 +845,7 @@ class TestEncoders:
 
     @pytest.mark.parametrize("metric", METRIC_NAMES)
     def test_one_that_is_not_ours(self, metric):
-        index = CBEIndex(24, metric=metric, encoder=Halves(), vectors="float32")
+        index = CBEIndex(24, metric=metric, encoder=Halves(), vectors="float32", buckets=None)
         index.add(X)
         check(index.search(QUERIES, 7), vector_oracles.nearest(metric, QUERIES, X, IDS, 7))
         encoder = Halves()
@@ -840,14 +854,14 @@ class TestEncoders:
         np.testing.assert_array_equal(index.search(QUERIES, 7, rerank=None).ids, expected[1])
         again = pickle.loads(pickle.dumps(index))
         check(again.search(QUERIES, 7), vector_oracles.nearest(metric, QUERIES, X, IDS, 7))
-        other = CBEIndex(24, metric=metric, encoder=Halves(), vectors="float32")
+        other = CBEIndex(24, metric=metric, encoder=Halves(), vectors="float32", buckets=None)
         other.add(QUERIES, range(100, 105))
         index.merge(other)
         assert len(index) == N + 5
 
     def test_one_that_is_not_ours_gets_dense_rows_to_project(self):
         with tuned(foreign_block_floats=24 * 7):
-            sparse, dense = (CBEIndex(24, encoder=Halves(), vectors="float32") for _ in range(2))
+            sparse, dense = (CBEIndex(24, encoder=Halves(), vectors="float32", buckets=None) for _ in range(2))
             sparse.add(scipy.sparse.csr_array(X))
             dense.add(X)
             for rerank in (None, "asymmetric", "exact"):
@@ -860,7 +874,7 @@ class TestEncoders:
     def test_one_that_is_not_ours_is_fitted_if_it_says_so(self):
         encoder = Halves()
         vars(encoder)["is_fitted"] = False
-        index = CBEIndex(24, encoder=encoder).fit(X)
+        index = CBEIndex(24, encoder=encoder, vectors=None, buckets=None).fit(X)
         assert index.is_fitted
         assert vars(index.encoder)["seen"] == N
         assert not hasattr(encoder, "seen")
@@ -876,7 +890,7 @@ class TestProgress:
     def test_with_tqdm(self, early, capsys):
         pytest.importorskip("tqdm")
         for start in (0, 10, 40):
-            index = CBEIndex(24)
+            index = CBEIndex(24, vectors=None, buckets=None)
             index.add(X[:start])
             index.add(X[start:], progress=True)
             assert len(index) == N
@@ -889,15 +903,15 @@ class TestProgress:
     def test_of_k_means(self, capsys):
         pytest.importorskip("tqdm")
         with small_buckets():
-            CBEIndex(24, buckets="clusters").add(X, progress=True)
+            CBEIndex(24, buckets="clusters", vectors=None).add(X, progress=True)
             assert "rounds of k-means" in capsys.readouterr().err
-            CBEIndex(24, buckets="clusters").add(X)
+            CBEIndex(24, buckets="clusters", vectors=None).add(X)
         assert capsys.readouterr().err == ""
 
     def test_without_tqdm(self, monkeypatch):
         monkeypatch.setitem(sys.modules, "tqdm", None)
         monkeypatch.setitem(sys.modules, "tqdm.auto", None)
-        index = CBEIndex(24)
+        index = CBEIndex(24, vectors=None, buckets=None)
         with pytest.raises(ImportError, match="progress=True needs tqdm: pip install tqdm"):
             index.add(X, progress=True)
         assert len(index) == 0
@@ -911,9 +925,9 @@ def test_threads_do_not_matter(metric, n_of_a_thread, monkeypatch):
     """More rows than one task has, so that several threads share them, or their queries; and many equal rows."""
     tune(monkeypatch, least_scan_task_bytes=1, least_thread_queries=n_of_a_thread)
     rows = np.tile(X, (10, 1))
-    index = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
+    index = CBEIndex(24, 64, metric=metric, vectors="float32", buckets=None).fit(rows)
     index.add(rows, n_threads=3)
-    one = CBEIndex(24, 64, metric=metric, vectors="float32").fit(rows)
+    one = CBEIndex(24, 64, metric=metric, vectors="float32", buckets=None).fit(rows)
     one.add(rows, n_threads=1)
     for options in ({}, {"rerank": None}, {"rerank": "asymmetric"}, {"n_candidates": 100}):
         for queries in (QUERIES[:1], QUERIES[:0], scipy.sparse.csr_array(QUERIES), QUERIES):
@@ -938,7 +952,7 @@ def test_threads_do_not_matter_to_the_cascade(monkeypatch):
     rows = rng.standard_normal((5_000, 64)).astype(np.float32)
     rows[:5] = rows[0] + 0.01 * rng.standard_normal((5, 64))
     queries = np.concatenate([rng.standard_normal((32, 64)), np.tile(rows[0], (64, 1))]).astype(np.float32)
-    index = CBEIndex(64, 2_048).fit(rows)
+    index = CBEIndex(64, 2_048, vectors=None, buckets=None).fit(rows)
     index.add(rows)
     one = index.search(queries, 3, "cascade", None, n_threads=1)
     assert one.stats["survivors"] > 64 * len(rows)
@@ -950,7 +964,7 @@ def test_threads_do_not_matter_to_the_cascade(monkeypatch):
 
 
 def test_the_first_bad_query_is_named_on_any_number_of_threads():
-    index = CBEIndex(24, 64).fit(X)
+    index = CBEIndex(24, 64, vectors=None, buckets=None).fit(X)
     index.add(X)
     queries = np.tile(X[:1], (200, 1))
     queries[[70, 90, 130, 190], 3] = np.nan
@@ -962,7 +976,7 @@ def test_the_first_bad_query_is_named_on_any_number_of_threads():
 def test_removed_rows_do_not_make_the_others_longer():
     """Candidates with few entries are read without estimates; those of removed rows do not count for others."""
     rows = sparse_rows(400, 3_000, density=0.03)
-    index = CBEIndex(3_000, 64, vectors="float32").fit(rows)
+    index = CBEIndex(3_000, 64, vectors="float32", buckets=None).fit(rows)
     index.add(rows)
     assert index.search(rows[-1:], 1, "scan", "exact", n_candidates=16).stats["vectors_read"] == 16
     index.remove(range(380))
@@ -971,7 +985,7 @@ def test_removed_rows_do_not_make_the_others_longer():
 
 def test_kernels_are_compiled_for_one_layout():
     """Whatever rows have been through: another layout or type would be compiled anew, in seconds."""
-    index = CBEIndex(24, 600, vectors="float32").fit(X)
+    index = CBEIndex(24, 600, vectors="float32", buckets=None).fit(X)
     index.add(np.asfortranarray(X))
     index.search(QUERIES, 3)
     index.remove(3)
@@ -1012,7 +1026,7 @@ def counting(monkeypatch, owner, name, size=lambda *args: 1):
 def test_nothing_is_done_twice_when_an_index_fits_itself(metric, early, monkeypatch):
     checked = counting(monkeypatch, Metric, "check", lambda metric, source, first, rows: len(rows))
     geometries = counting(monkeypatch, Geometry, "of")
-    index = CBEIndex(24, 64, metric=metric, vectors="float16")
+    index = CBEIndex(24, 64, metric=metric, vectors="float16", buckets=None)
     for start in range(0, N, 15):
         index.add(X[start : start + 15])
     assert index.is_fitted

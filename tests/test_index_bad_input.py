@@ -17,42 +17,58 @@ BAD[1e300] = np.where(np.arange(40)[:, np.newaxis] == 33, 1e300, X.astype(np.flo
 
 
 def other(dim=10, ids=range(100, 105), **options):
-    index = CBEIndex(dim, 64, **options)
+    index = CBEIndex(dim, 64, **{"vectors": None, "buckets": None, **options})
     index.add(np.ones((len(ids), dim)), ids)
     return index
 
 
 MAKING = [
-    (lambda: CBEIndex(0), ValueError, "dim must be at least 1, got 0"),
-    (lambda: CBEIndex(2.0), TypeError, "dim must be an integer, got float"),
-    (lambda: CBEIndex("10"), TypeError, "dim must be an integer, got str"),
-    (lambda: CBEIndex(True), TypeError, "dim must be an integer, got bool"),
-    (lambda: CBEIndex(10, 0), ValueError, "n_bits must be at least 1, got 0"),
-    (lambda: CBEIndex(10, 64.0), TypeError, "n_bits must be an integer, got float"),
-    (lambda: CBEIndex(10, metric="L2"), ValueError, "metric must be one of 'cosine', 'l2', 'ip' .*, got 'L2'"),
-    (lambda: CBEIndex(10, metric=None), ValueError, "metric must be one of"),
-    (lambda: CBEIndex(10, encoder="itq"), ValueError, "encoder must be one of 'orthogonal', 'random', 'learned'"),
-    (lambda: CBEIndex(10, encoder=None), TypeError, "an object with dim, n_bits, fit, project and encode"),
-    (lambda: CBEIndex(10, encoder=CirculantEncoder), TypeError, "an object with dim"),
-    (lambda: CBEIndex(10, encoder=CirculantEncoder(11)), ValueError, "must be for dim=10, got one for dim=11"),
+    (lambda: CBEIndex(0, vectors=None, buckets=None), ValueError, "dim must be at least 1, got 0"),
+    (lambda: CBEIndex(2.0, vectors=None, buckets=None), TypeError, "dim must be an integer, got float"),
+    (lambda: CBEIndex("10", vectors=None, buckets=None), TypeError, "dim must be an integer, got str"),
+    (lambda: CBEIndex(True, vectors=None, buckets=None), TypeError, "dim must be an integer, got bool"),
+    (lambda: CBEIndex(10, 0, vectors=None, buckets=None), ValueError, "n_bits must be at least 1, got 0"),
+    (lambda: CBEIndex(10, 64.0, vectors=None, buckets=None), TypeError, "n_bits must be an integer, got float"),
     (
-        lambda: CBEIndex(10, 65, encoder=CirculantEncoder(10)),
+        lambda: CBEIndex(10, metric="L2", vectors=None, buckets=None),
+        ValueError,
+        "metric must be one of 'cosine', 'l2', 'ip' .*, got 'L2'",
+    ),
+    (lambda: CBEIndex(10, metric=None, vectors=None, buckets=None), ValueError, "metric must be one of"),
+    (
+        lambda: CBEIndex(10, encoder="itq", vectors=None, buckets=None),
+        ValueError,
+        "encoder must be one of 'orthogonal', 'random', 'learned'",
+    ),
+    (
+        lambda: CBEIndex(10, encoder=None, vectors=None, buckets=None),
+        TypeError,
+        "an object with dim, n_bits, fit, project and encode",
+    ),
+    (lambda: CBEIndex(10, encoder=CirculantEncoder, vectors=None, buckets=None), TypeError, "an object with dim"),
+    (
+        lambda: CBEIndex(10, encoder=CirculantEncoder(11), vectors=None, buckets=None),
+        ValueError,
+        "must be for dim=10, got one for dim=11",
+    ),
+    (
+        lambda: CBEIndex(10, 65, encoder=CirculantEncoder(10), vectors=None, buckets=None),
         ValueError,
         "n_bits must be omitted or 10, the bits of the encoder, got 65",
     ),
     (
-        lambda: CBEIndex(10, vectors="float64"),
+        lambda: CBEIndex(10, vectors="float64", buckets=None),
         ValueError,
         "vectors must be one of 'int4', 'int8', 'float16', 'float32', 'auto', got 'float64'",
     ),
-    (lambda: CBEIndex(10, vectors=1), ValueError, "vectors must be one of"),
+    (lambda: CBEIndex(10, vectors=1, buckets=None), ValueError, "vectors must be one of"),
     (
-        lambda: CBEIndex(10, buckets="trees"),
+        lambda: CBEIndex(10, buckets="trees", vectors=None),
         ValueError,
         "buckets must be one of 'substrings', 'clusters', 'cells', 'graph', 'auto', got 'trees'",
     ),
-    (lambda: CBEIndex(10, seed=-1), ValueError, "seed must be at least 0"),
-    (lambda: CBEIndex(10, seed=1.5), TypeError, "seed must be an integer"),
+    (lambda: CBEIndex(10, seed=-1, vectors=None, buckets=None), ValueError, "seed must be at least 0"),
+    (lambda: CBEIndex(10, seed=1.5, vectors=None, buckets=None), TypeError, "seed must be an integer"),
 ]
 
 
@@ -175,21 +191,21 @@ def check_refused(index, call, error, message):
 
 @pytest.mark.parametrize(("call", "error", "message"), ANY_INDEX + CODES_ONLY + FITTED_CODES_ONLY)
 def test_fitted(call, error, message):
-    index = CBEIndex(10, 64).fit(X)
+    index = CBEIndex(10, 64, vectors=None, buckets=None).fit(X)
     index.add(X)
     check_refused(index, call, error, message)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), ANY_INDEX + CODES_ONLY)
 def test_unfitted(call, error, message):
-    index = CBEIndex(10, 64)
+    index = CBEIndex(10, 64, vectors=None, buckets=None)
     index.add(X)
     check_refused(index, call, error, message)
 
 
 @pytest.mark.parametrize(("call", "error", "message"), ANY_INDEX + WITH_VECTORS)
 def test_with_vectors(call, error, message):
-    index = CBEIndex(10, 64, vectors="float32").fit(X)
+    index = CBEIndex(10, 64, vectors="float32", buckets=None).fit(X)
     index.add(X)
     check_refused(index, call, error, message)
 
@@ -198,7 +214,7 @@ def test_with_vectors(call, error, message):
 def test_rows_are_those_of_the_input_whatever_the_encoder(n_threads):
     """Rows are encoded in blocks, and a block has numbers of its own."""
     rows = np.abs(clustered(5000, 40))
-    index = CBEIndex(40, encoder=AQBCEncoder(40, 32).fit(rows), metric="l2")
+    index = CBEIndex(40, encoder=AQBCEncoder(40, 32).fit(rows), metric="l2", vectors=None, buckets=None)
     index.add(rows[:50])
     for value, message in [(-1, "must not be negative .* row 4321 has"), (np.nan, "must be finite in .* row 4321 is")]:
         bad = rows.copy()
@@ -214,7 +230,7 @@ def test_norms_beyond_float32(sparse):
     """Where only directions count too: they would be lost."""
     long = X.copy()
     long[33] = 3e38
-    index = CBEIndex(10, 64).fit(X)
+    index = CBEIndex(10, 64, vectors=None, buckets=None).fit(X)
     with pytest.raises(ValueError, match=r"X must be small enough for sums .* row 33 has values up to 3e\+38"):
         index.add(sparse(long))
     with pytest.raises(ValueError, match=r"queries must be small enough for sums .* row 33 has values up to 3e\+38"):
@@ -226,7 +242,7 @@ def test_fitting_to_the_shortest_vectors(sparse):
     """Their inverse norms are beyond float32; all of them count for little, and none of them for NaN."""
     short = X.copy()
     short[33] = 1e-45
-    index = CBEIndex(10, 64).fit(sparse(short))
+    index = CBEIndex(10, 64, vectors=None, buckets=None).fit(sparse(short))
     index.add(X)
     assert index.search(X, 1).ids[:, 0].tolist() == list(range(40))
 
@@ -259,14 +275,14 @@ def test_weights_of_training(lam, mu):
 
 def test_range_search_without_distances():
     """Codes of some encoders do not estimate distances, and an index without vectors has nothing else."""
-    index = CBEIndex(10, encoder=SpectralEncoder(10).fit(X))
+    index = CBEIndex(10, encoder=SpectralEncoder(10).fit(X), vectors=None, buckets=None)
     index.add(X)
     with pytest.raises(ValueError, match='make the index with vectors="float32"'):
         index.range_search(ONE, 0.5)
 
 
 def test_sparse_input_that_scipy_lets_through():
-    index = CBEIndex(10)
+    index = CBEIndex(10, vectors=None, buckets=None)
     with pytest.raises(TypeError, match="X must hold real numbers, got a sparse array of dtype complex128"):
         index.add(scipy.sparse.csr_array(X.astype(np.complex128)))
     falling = scipy.sparse.csr_array((3, 10), dtype=np.float32)

@@ -33,7 +33,10 @@ def pair(kind, n_bits=64, rows=X, size=25, ids=None, **options):
     """Indexes with and without buckets, of the same encoder."""
     ids = np.arange(len(rows) if not scipy.sparse.issparse(rows) else rows.shape[0]) if ids is None else ids
     with_buckets = {"n_cells": 6} if kind == "clusters" else {"n_tables": 4, "table_bits": 5}
-    both = CBEIndex(24, n_bits, buckets=kind, **with_buckets, **options), CBEIndex(24, n_bits, **options)
+    both = (
+        CBEIndex(24, n_bits, buckets=kind, **{"vectors": None, **with_buckets, **options}),
+        CBEIndex(24, n_bits, **{"vectors": None, "buckets": None, **options}),
+    )
     for index in both:
         index.fit(rows)
         for start in range(0, len(ids), size):
@@ -254,7 +257,7 @@ def test_a_batch_is_answered_like_its_queries(kind, rerank):
 def test_an_index_of_vectors_with_few_rows(kind):
     """Not fitted yet, or too few for buckets: all are scanned, and `explain` says so."""
     for n, is_fitted in ((30, False), (23, True)):
-        index, plain = CBEIndex(24, 64, buckets=kind), CBEIndex(24, 64)
+        index, plain = CBEIndex(24, 64, buckets=kind, vectors=None), CBEIndex(24, 64, vectors=None, buckets=None)
         for each in (index, plain):
             if is_fitted:
                 each.fit(X)

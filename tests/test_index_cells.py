@@ -35,7 +35,7 @@ def some_vectors(n, seed=0):
 
 
 def an_index(n=200, dim=DIM, **options):
-    index = CBEIndex(dim, buckets="cells", **options)
+    index = CBEIndex(dim, buckets="cells", **{"vectors": None, **options})
     index.add(some_vectors(n))
     return index
 
@@ -162,7 +162,7 @@ def test_errors_tell_how_far_estimates_are_off(metric, bits):
     true = vector_oracles.distances(metric, queries, rows)
     for seed in range(30):
         encoder = CirculantEncoder(dim, dim, seed=seed).fit(rows)
-        index = CBEIndex(dim, metric=metric, encoder=encoder, buckets="cells", cell_bits=bits)
+        index = CBEIndex(dim, metric=metric, encoder=encoder, buckets="cells", cell_bits=bits, vectors=None)
         index.add(rows)
         found = index.search(queries, len(rows), mode="scan")  # all rows: the nearest by estimate are biased
         truth = np.take_along_axis(true, found.ids, axis=1)
@@ -182,7 +182,7 @@ def test_tight_clusters_are_told_apart():
     dim = 64
     middles = 10 * rng.standard_normal((4, dim))
     rows = (middles[np.arange(400) % 4] + 0.1 * rng.standard_normal((400, dim))).astype(np.float32)
-    index = CBEIndex(dim, metric="l2", buckets="cells", cell_bits=4)
+    index = CBEIndex(dim, metric="l2", buckets="cells", cell_bits=4, vectors=None)
     index.add(rows)
     queries = rows[:40] + 0.02 * rng.standard_normal((40, dim)).astype(np.float32)
     found = index.search(queries, 1)
@@ -191,7 +191,7 @@ def test_tight_clusters_are_told_apart():
 
 
 def test_data_without_clusters_gets_one_centre():
-    index = CBEIndex(96, buckets="cells")
+    index = CBEIndex(96, buckets="cells", vectors=None)
     index.add(np.random.default_rng(0).standard_normal((600, 96)))
     assert len(index._state.codec.residuals.centres) == 1
     assert "no clusters" in index.explain(np.ones((1, 96)))
@@ -232,7 +232,7 @@ BAD = [
 @pytest.mark.parametrize(("options", "message"), BAD)
 def test_what_cannot_be_made(options, message):
     with pytest.raises(ValueError, match=message):
-        CBEIndex(DIM, **options)
+        CBEIndex(DIM, **{"vectors": None, "buckets": None, **options})
 
 
 def test_what_a_search_cannot_honour():
@@ -268,7 +268,10 @@ def test_files_answer_like_the_index_that_wrote_them(tmp_path, options):
 
 def test_an_index_that_is_not_fitted_is_saved_too(tmp_path):
     encoder = CirculantEncoder(DIM, 30).fit(some_vectors(50))
-    for index in (CBEIndex(DIM, buckets="cells"), CBEIndex(DIM, buckets="cells", encoder=encoder)):
+    for index in (
+        CBEIndex(DIM, buckets="cells", vectors=None),
+        CBEIndex(DIM, buckets="cells", encoder=encoder, vectors=None),
+    ):
         index.add(some_vectors(20))
         index.save(tmp_path / "few.cbe")
         loaded = CBEIndex.load(tmp_path / "few.cbe")
@@ -280,7 +283,7 @@ def test_an_index_that_is_not_fitted_is_saved_too(tmp_path):
 
 def test_merged_rows_keep_their_codes():
     encoder = CirculantEncoder(DIM, DIM).fit(some_vectors(100))
-    one = CBEIndex(DIM, buckets="cells", encoder=encoder)
+    one = CBEIndex(DIM, buckets="cells", encoder=encoder, vectors=None)
     one.fit(some_vectors(100))
     two = copy.copy(one)
     one.add(some_vectors(100))
@@ -290,7 +293,7 @@ def test_merged_rows_keep_their_codes():
     one.merge(two)
     queries = some_vectors(9, seed=4)
     check_equal(one.search(queries, 12, mode="scan"), both.search(queries, 12, mode="scan"))
-    other = CBEIndex(DIM, buckets="cells", encoder=encoder).fit(some_vectors(100, seed=3))
+    other = CBEIndex(DIM, buckets="cells", encoder=encoder, vectors=None).fit(some_vectors(100, seed=3))
     with pytest.raises(ValueError, match="codes only"):
         other.merge(two)
 
@@ -299,7 +302,7 @@ def test_merged_rows_keep_their_codes():
 @given(st.integers(0, 5), st.sampled_from([1, 7, 50]), st.booleans())
 def test_rows_have_the_same_codes_whether_added_at_once_or_in_parts(seed, step, hamming):
     rows, queries = some_vectors(120, seed), some_vectors(5, seed + 10)
-    index = CBEIndex(DIM, buckets="cells", hamming=hamming).fit(rows)
+    index = CBEIndex(DIM, buckets="cells", hamming=hamming, vectors=None).fit(rows)
     in_parts = copy.copy(index)
     index.add(rows)
     for start in range(0, 120, step):
@@ -350,7 +353,7 @@ def test_refit_needs_vectors():
     with pytest.raises(ValueError, match="refit needs vectors"):
         an_index().refit()
     with pytest.raises(ValueError, match="at least 2 vectors"):
-        CBEIndex(DIM).refit()
+        CBEIndex(DIM, vectors=None, buckets=None).refit()
 
 
 def test_an_index_that_grew_answers_as_well_as_one_built_at_once(monkeypatch):
@@ -414,7 +417,7 @@ def test_centres_come_from_all_rows_of_a_call():
     rng = np.random.default_rng(0)
     means = 5 * rng.standard_normal((6, DIM))
     rows = np.repeat(means, 100, axis=0) + 0.1 * rng.standard_normal((600, DIM))
-    index = CBEIndex(DIM, buckets="cells", metric="l2")
+    index = CBEIndex(DIM, buckets="cells", metric="l2", vectors=None)
     index.add(rows.astype(np.float32))
     codec = index._state.codec
     apart = codec.encoder.project(means.astype(np.float32))[:, np.newaxis] - codec.residuals.centres

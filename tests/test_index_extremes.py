@@ -28,7 +28,7 @@ def data():
 @pytest.mark.parametrize("metric", ["cosine", "l2"])
 def test_far_from_the_origin(data, metric, shift):
     X, Q = (part + np.float32(shift) for part in data)
-    index = CBEIndex(32, metric=metric, vectors="float32").fit(X)
+    index = CBEIndex(32, metric=metric, vectors="float32", buckets=None).fit(X)
     index.add(X)
     assert found(index, X, Q, metric) == 1
 
@@ -37,7 +37,7 @@ def test_far_from_the_origin(data, metric, shift):
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 def test_scale(data, metric, scale):
     X, Q = (part * np.float32(scale) for part in data)
-    index = CBEIndex(32, metric=metric, vectors="float32").fit(X)
+    index = CBEIndex(32, metric=metric, vectors="float32", buckets=None).fit(X)
     index.add(X)
     assert found(index, X, Q, metric) == 1
     assert np.isfinite(index.search(Q, 3, rerank="asymmetric").errors).all()
@@ -47,7 +47,7 @@ def test_sparse_vectors_keep_small_differences():
     """Beside one large entry, which all rows share, small ones decide: large squares must not swallow them."""
     rng = np.random.default_rng(0)
     X = np.hstack([np.full((200, 1), 1e6), 0.01 * rng.standard_normal((200, 20))]).astype(np.float32)
-    index = CBEIndex(21, metric="l2", vectors="float32").fit(X)
+    index = CBEIndex(21, metric="l2", vectors="float32", buckets=None).fit(X)
     index.add(sparse.csr_array(X))
     distances, ids = index.search(X[:5], 3)
     np.testing.assert_array_equal(ids, brute_force("l2", X, X[:5], 3))
@@ -57,7 +57,7 @@ def test_sparse_vectors_keep_small_differences():
 
 def test_a_vector_is_at_distance_0_of_itself(data):
     X, _ = data
-    for index in (CBEIndex(32), CBEIndex(32, vectors="float32").fit(X)):
+    for index in (CBEIndex(32, vectors=None, buckets=None), CBEIndex(32, vectors="float32", buckets=None).fit(X)):
         index.add(X)
         distances, ids = index.search(X * np.float32(3), 1)
         np.testing.assert_array_equal(ids[:, 0], np.arange(len(X)))
@@ -69,12 +69,12 @@ def test_a_vector_is_at_distance_0_of_itself(data):
 
 def test_options_that_there_are_none_for(data):
     X, _ = data
-    index = CBEIndex(32).fit(X)
+    index = CBEIndex(32, vectors=None, buckets=None).fit(X)
     with pytest.raises(ValueError, match="this index has none, got 3"):
         index.search(X[0], n_probes=3)
     with pytest.raises(ValueError, match="needs buckets, but this index has none"):
         BinaryIndex(64).search(np.zeros(8, dtype=np.uint8), 3, "buckets")
-    tiny = CBEIndex(32, vectors="float16").fit(X)
+    tiny = CBEIndex(32, vectors="float16", buckets=None).fit(X)
     with pytest.raises(ValueError, match="row 1 has only values below"):
         tiny.add(X[:3] * np.array([[1], [1e-6], [1]], dtype=np.float32))
     assert len(tiny) == 0
@@ -82,14 +82,14 @@ def test_options_that_there_are_none_for(data):
 
 def test_an_empty_index_can_be_merged(data):
     X, _ = data
-    index = CBEIndex(32)
-    index.merge(CBEIndex(32).fit(X))
+    index = CBEIndex(32, vectors=None, buckets=None)
+    index.merge(CBEIndex(32, vectors=None, buckets=None).fit(X))
     assert len(index) == 0
 
 
 def test_results_can_be_changed(data):
     X, _ = data
-    index = CBEIndex(32)
+    index = CBEIndex(32, vectors=None, buckets=None)
     index.add(X)
     changed = index.search(X[0], 2)._replace(ids=np.zeros(2, dtype=np.int64))
     assert (dict(changed.stats), changed.errors) == ({}, None)
@@ -102,12 +102,12 @@ def test_long_vectors_do_not_carry_the_centre_away(data, metric, convert):
     X, Q = data
     mixed = X.copy()
     mixed[:5] *= 1e6
-    index = CBEIndex(32, 512, metric=metric).fit(convert(mixed))
+    index = CBEIndex(32, 512, metric=metric, vectors=None, buckets=None).fit(convert(mixed))
     # Each of the five counts like a vector of twice the median length: at most 2 * 5 / 300 of it in the mean of the
     # 300, beside that of the others, whose mean is about 1 / sqrt(300) of it.
     assert np.linalg.norm(index.encoder.centre) < np.median(np.linalg.norm(X, axis=1)) * (10 / 300 + 3 / np.sqrt(300))
     index.add(X)
-    plain = CBEIndex(32, 512, metric=metric).fit(X)
+    plain = CBEIndex(32, 512, metric=metric, vectors=None, buckets=None).fit(X)
     plain.add(X)
     # Codes of 16 bits a dimension find nine of ten; a tenth of them is five times the standard error of the difference.
     assert found(index, X, Q, metric) > found(plain, X, Q, metric) - 0.1

@@ -36,7 +36,7 @@ def some_vectors(n, seed=0):
 
 
 def an_index(n=200, **options):
-    index = CBEIndex(DIM, buckets="graph", **options)
+    index = CBEIndex(DIM, buckets="graph", **{"vectors": None, **options})
     index.add(some_vectors(n))
     return index
 
@@ -69,7 +69,7 @@ def test_errors_tell_how_far_distances_of_levels_are_off(metric, n_bits):
     queries = rows[:8] + 0.3 * some_vectors(8, seed=2)
     true = vector_oracles.distances(metric, queries, rows)
     for seed in range(30):
-        index = CBEIndex(DIM, n_bits, metric=metric, buckets="graph", seed=seed)
+        index = CBEIndex(DIM, n_bits, metric=metric, buckets="graph", seed=seed, vectors=None)
         index.add(rows)
         found = index.search(queries, 60, mode="scan")
         scores.append((found.distances - np.take_along_axis(true, found.ids, axis=1)) / found.errors)
@@ -137,7 +137,7 @@ def test_equal_rows_are_found_in_order_of_their_ids(rows, metric):
 
 def test_indexes_of_two_rows():
     with tuned(first_rows=2, least_graph_segment_rows=2, least_first_rows=2):
-        index = CBEIndex(DIM, buckets="graph", metric="l2")
+        index = CBEIndex(DIM, buckets="graph", metric="l2", vectors=None)
         index.add(some_vectors(2))
         found = index.search(some_vectors(2), 2)
         assert found.ids.tolist() == [[0, 1], [1, 0]]
@@ -231,7 +231,7 @@ def test_what_graphs_cannot_honour():
             bare.search(np.ones(DIM), 3, **options)
         assert index.search(some_vectors(1), 3, **options).stats["mode"] in ("scan", "cascade")
     with pytest.raises(ValueError, match="is not an option"):
-        CBEIndex(DIM, buckets="graph", n_cells=3)
+        CBEIndex(DIM, buckets="graph", n_cells=3, vectors=None)
 
 
 def test_plans_say_where_a_scan_is_faster():
@@ -249,7 +249,7 @@ def test_plans_say_where_a_scan_is_faster():
 @given(st.integers(0, 5), st.sampled_from([1, 7, 50]), st.booleans())
 def test_rows_are_the_same_whether_added_at_once_or_in_parts(seed, step, hamming):
     rows, queries = some_vectors(120, seed), some_vectors(5, seed + 10)
-    index = CBEIndex(DIM, buckets="graph", hamming=hamming).fit(rows)
+    index = CBEIndex(DIM, buckets="graph", hamming=hamming, vectors=None).fit(rows)
     in_parts = copy.copy(index)
     index.add(rows)
     for start in range(0, 120, step):

@@ -46,7 +46,7 @@ def some_vectors(n, seed=0, dim=DIM):
 
 
 def an_index(n=200, dim=DIM, **options):
-    index = CBEIndex(dim, **options)
+    index = CBEIndex(dim, **{"vectors": None, "buckets": None, **options})
     index.add(some_vectors(n, dim=dim))
     return index
 
@@ -147,7 +147,7 @@ def test_explain_says_what_is_kept():
 def test_get_returns_vectors_as_far_from_the_originals_as_stats_say(options, metric, vectors):
     rows = some_vectors(200)
     rows[:100] *= 10
-    index = CBEIndex(DIM, vectors=vectors, metric=metric, **options)
+    index = CBEIndex(DIM, vectors=vectors, metric=metric, **{"buckets": None, **options})
     index.add(rows)
     back = index.get(np.arange(200)).astype(np.float64)
     errors = np.sqrt(((back - rows) ** 2).sum() / (rows.astype(np.float64) ** 2).sum())
@@ -160,7 +160,7 @@ def test_get_returns_vectors_as_far_from_the_originals_as_stats_say(options, met
 
 def test_encoders_that_are_not_linear_keep_vectors_too():
     rows = some_vectors(200)
-    index = CBEIndex(DIM, vectors="int8", metric="l2", encoder=SKLSHEncoder(DIM, 64))
+    index = CBEIndex(DIM, vectors="int8", metric="l2", encoder=SKLSHEncoder(DIM, 64), buckets=None)
     index.add(rows)
     found = index.search(rows[:50], 3, n_candidates=200)
     expected = vector_oracles.distances("l2", rows[:50], rows).min(axis=1)
@@ -173,7 +173,7 @@ def test_bytes_of_a_row():
     dim, n = 96, 2_000
     rows = some_vectors(n, dim=dim)
     for vectors, options in (("int4", {}), ("int8", {}), ("int4", {"buckets": "cells", "hamming": False})):
-        index = CBEIndex(dim, vectors=vectors, **options)
+        index = CBEIndex(dim, vectors=vectors, **{"buckets": None, **options})
         index.add(rows)
         bits = int(vectors[3:])
         parts = index.stats()["bytes"]
@@ -209,7 +209,7 @@ def test_files(options, vectors, mmap, tmp_path):
 @pytest.mark.parametrize("vectors", ["auto", *KINDS])
 def test_an_index_without_rows_or_with_few_can_be_saved(vectors, tmp_path):
     for n in (0, 5):
-        index = CBEIndex(DIM, vectors=vectors)
+        index = CBEIndex(DIM, vectors=vectors, buckets=None)
         if n:
             index.add(some_vectors(n))
         index.save(tmp_path / "few.cbe")
@@ -283,21 +283,21 @@ def sparse_vectors(n, share, seed=0):
 
 
 def test_auto_keeps_dense_rows_in_8_bits_and_sparse_rows_as_they_are():
-    index = CBEIndex(DIM, vectors="auto")
+    index = CBEIndex(DIM, vectors="auto", buckets=None)
     assert index.vectors == "auto"
     index.add(some_vectors(100))
     assert index.vectors == "int8"
     rows = sparse_vectors(100, 0.1)
-    index = CBEIndex(DIM, vectors="auto")
+    index = CBEIndex(DIM, vectors="auto", buckets=None)
     index.add(rows)
     assert index.vectors == "float32"
     np.testing.assert_array_equal(index.get(range(100)).toarray(), rows.toarray())
     assert index.search(rows[:2], 3, rerank="exact").errors is None
-    assert CBEIndex(DIM, vectors="auto").fit(some_vectors(50)).vectors == "int8"
+    assert CBEIndex(DIM, vectors="auto", buckets=None).fit(some_vectors(50)).vectors == "int8"
 
 
 def test_sparse_vectors_must_be_longer_than_their_levels():
-    index = CBEIndex(DIM, vectors="int8", metric="l2")
+    index = CBEIndex(DIM, vectors="int8", metric="l2", buckets=None)
     with pytest.raises(ValueError, match='use vectors="float32" or "float16", which keep sparse rows'):
         index.add(sparse_vectors(100, 0.03))
     assert len(index) == 0
@@ -316,12 +316,14 @@ def test_merge_copies_equal_rows_and_quantises_others_anew(options):
     rows, others = some_vectors(200), some_vectors(60, 9)
     encoder = CirculantEncoder(DIM, options.get("n_bits")).fit(rows)
     plain = {name: value for name, value in options.items() if name != "n_bits"}
-    one, two = (CBEIndex(DIM, encoder=encoder, vectors="int8", metric="l2", **plain) for _ in range(2))
+    one, two = (
+        CBEIndex(DIM, encoder=encoder, vectors="int8", metric="l2", **{"buckets": None, **plain}) for _ in range(2)
+    )
     one.add(rows)
     two.add(rows, ids=np.arange(1000, 1200))
     one.merge(two)
     np.testing.assert_allclose(one.get(np.arange(1000, 1200)), two.get(np.arange(1000, 1200)), atol=1e-6)
-    exact = CBEIndex(DIM, vectors="float32", metric="l2")
+    exact = CBEIndex(DIM, vectors="float32", metric="l2", buckets=None)
     exact.add(others, ids=np.arange(5000, 5060))
     one.merge(exact)
     np.testing.assert_allclose(one.get(np.arange(5000, 5060)), others, atol=0.1)
@@ -349,7 +351,7 @@ def bytes_of(index):
 @pytest.mark.parametrize("metric", METRICS)
 def test_shrink_step_by_step(options, metric, tmp_path):
     path, rows = tmp_path / "items.cbe", some_vectors(220)
-    index = CBEIndex(DIM, vectors="float32", metric=metric, **options)
+    index = CBEIndex(DIM, vectors="float32", metric=metric, **{"buckets": None, **options})
     index.add(rows[:200])
     index.add(rows[200:])
     index.remove([11, 205])
@@ -385,17 +387,17 @@ def test_what_shrinking_cannot_do_is_refused():
     with pytest.raises(ValueError, match='keeps vectors="int4"'):
         an_index(vectors="int4").shrink("float16")
     with pytest.raises(ValueError, match="not decided"):
-        CBEIndex(DIM, vectors="auto").shrink(None)
+        CBEIndex(DIM, vectors="auto", buckets=None).shrink(None)
     with pytest.raises(ValueError, match="one of"):
         an_index(vectors="int8").shrink("auto")
     with pytest.raises(ValueError, match="16 projections"):
         an_index(vectors="float32", buckets="graph", n_bits=16).shrink("int8")
-    index = CBEIndex(DIM, vectors="float32")
+    index = CBEIndex(DIM, vectors="float32", buckets=None)
     index.add(sparse_vectors(100, 0.03))
     with pytest.raises(ValueError, match="keep sparse rows"):
         index.shrink("int8")
     assert index.vectors == "float32"
-    index = CBEIndex(DIM, vectors="float32", metric="l2")
+    index = CBEIndex(DIM, vectors="float32", metric="l2", buckets=None)
     index.add(1e6 * some_vectors(100))
     with pytest.raises(ValueError, match="float16"):
         index.shrink("float16")
@@ -443,7 +445,7 @@ index.save()
 def test_a_shrinker_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path, monkeypatch):
     tune(monkeypatch, first_rows=2_000)
     path, rows, seen = tmp_path / "items.cbe", clustered(3_000, DIM), set()
-    index = CBEIndex(DIM, vectors="float32", metric="l2")
+    index = CBEIndex(DIM, vectors="float32", metric="l2", buckets=None)
     index.add(rows)
     for delay in (0, 0.02, 0.1, 0.3, 1, 30):
         index.save(path)

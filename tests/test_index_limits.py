@@ -20,7 +20,7 @@ def len_of(number):
 
 @pytest.fixture(scope="module")
 def vectors():
-    index = CBEIndex(10, 64, vectors="float32").fit(X)
+    index = CBEIndex(10, 64, vectors="float32", buckets=None).fit(X)
     index.add(X)
     return index
 
@@ -33,13 +33,28 @@ def codes():
 
 
 MAKING = [
-    (lambda: CBEIndex(2**31), "dim must be at most 2147483584, got 2147483648"),
-    (lambda: CBEIndex(10**5000), "dim must be at most 2147483584, got a number of about 5001 digits"),
-    (lambda: CBEIndex(-(10**5000)), "dim must be at least 1, got a number of about 5001 digits"),
-    (lambda: CBEIndex(8, 2**40), "n_bits must be at most 2147483647, got 1099511627776"),
-    (lambda: CBEIndex(8, 2**30), "n_bits must be at most 524288 for vectors of 8 values, got 1073741824"),
-    (lambda: CBEIndex(8, seed=2**128), "seed must be at most 340282366920938463463374607431768211455, got 340"),
-    (lambda: CBEIndex(8, buckets="clusters", n_cells=2**63), "n_cells must be at most 2147483647, got 9223372036"),
+    (lambda: CBEIndex(2**31, vectors=None, buckets=None), "dim must be at most 2147483584, got 2147483648"),
+    (
+        lambda: CBEIndex(10**5000, vectors=None, buckets=None),
+        "dim must be at most 2147483584, got a number of about 5001 digits",
+    ),
+    (
+        lambda: CBEIndex(-(10**5000), vectors=None, buckets=None),
+        "dim must be at least 1, got a number of about 5001 digits",
+    ),
+    (lambda: CBEIndex(8, 2**40, vectors=None, buckets=None), "n_bits must be at most 2147483647, got 1099511627776"),
+    (
+        lambda: CBEIndex(8, 2**30, vectors=None, buckets=None),
+        "n_bits must be at most 524288 for vectors of 8 values, got 1073741824",
+    ),
+    (
+        lambda: CBEIndex(8, seed=2**128, vectors=None, buckets=None),
+        "seed must be at most 340282366920938463463374607431768211455, got 340",
+    ),
+    (
+        lambda: CBEIndex(8, buckets="clusters", n_cells=2**63, vectors=None),
+        "n_cells must be at most 2147483647, got 9223372036",
+    ),
     (lambda: BinaryIndex(2**31), "n_bits must be at most 2147483647, got 2147483648"),
     (lambda: BinaryIndex(64, "substrings", table_bits=10**9), "table_bits must be at most 24 for codes of 64 bits"),
     (lambda: BinaryIndex(64, "substrings", n_tables=10**9), "n_tables must be at most 16 for codes of 64 bits"),

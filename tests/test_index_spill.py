@@ -103,7 +103,9 @@ def test_copies_do_not_take_the_places_of_candidates(n_candidates):
 @pytest.mark.parametrize("metric", METRICS)
 def test_all_else_is_as_without_copies(metric, vectors):
     options = {"metric": metric, "vectors": vectors, "buckets": "cells"}
-    plain, spilled = (CBEIndex(DIM, spill=spill, **options) for spill in (False, True))
+    plain, spilled = (
+        CBEIndex(DIM, spill=spill, **{"vectors": None, "buckets": None, **options}) for spill in (False, True)
+    )
     queries = some_vectors(9, seed=5)
     for index in (plain, spilled):
         index.add(some_vectors(200))
@@ -181,7 +183,7 @@ def test_files_hold_copies(tmp_path):
 def test_data_decides_unless_the_caller_does():
     def has_copies(gain=0.1, **options):
         with tuned(least_spill_rows=100, least_spill_gain=gain):
-            index = CBEIndex(DIM, buckets="cells", **{"vectors": "float32"} | options)
+            index = CBEIndex(DIM, buckets="cells", **{"vectors": None, **({"vectors": "float32"} | options)})
             index.add(some_vectors(300))
         return "copies" in index.stats()["bytes"]
 
@@ -205,7 +207,14 @@ BAD = [
 @pytest.mark.parametrize(("options", "error", "message"), BAD)
 def test_what_cannot_be_made(options, error, message):
     with pytest.raises(error, match=message):
-        CBEIndex(DIM, **{"vectors": "float32", "buckets": "cells", "spill": True} | options)
+        CBEIndex(
+            DIM,
+            **{
+                "vectors": None,
+                "buckets": None,
+                **({"vectors": "float32", "buckets": "cells", "spill": True} | options),
+            },
+        )
 
 
 @pytest.mark.parametrize("metric", METRICS)

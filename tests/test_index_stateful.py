@@ -45,7 +45,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
         self.options = {"n_bits": n_bits, "metric": metric, "vectors": "float32", "buckets": buckets}
         if buckets == "cells" and spill:
             self.options |= {"spill": True, "cell_bits": 4}
-        self.index = CBEIndex(16, **self.options)
+        self.index = CBEIndex(16, **{"vectors": None, "buckets": None, **self.options})
         self.picks = {}
         self.next_id = 0
         self.was_fitted = False
@@ -106,7 +106,7 @@ class IndexAgainstDict(RuleBasedStateMachine):
 
     @rule(first=st.integers(0, N_IDS), n=st.integers(0, 15), pick=st.integers(0, N_POOL - 1))
     def merge(self, first, n, pick):
-        other = CBEIndex(16, **self.options)
+        other = CBEIndex(16, **{"vectors": None, "buckets": None, **self.options})
         ids = list(range(first, first + n))
         other.add(self.pool[[pick] * n], ids)
         if self.picks.keys() & set(ids):

@@ -111,7 +111,9 @@ def small_segments(monkeypatch):
 @pytest.fixture(scope="module", autouse=True)
 def loaded_kernels():
     """Compiled kernels come from disk in a second or so, which is all the time that tests take."""
-    index = CBEIndex(DIM, 64, metric="l2", vectors="float32").fit(np.random.default_rng(0).standard_normal((20, DIM)))
+    index = CBEIndex(DIM, 64, metric="l2", vectors="float32", buckets=None).fit(
+        np.random.default_rng(0).standard_normal((20, DIM))
+    )
     index.add(np.ones((ROWS, DIM)))
     for n_candidates in (None, 50):
         index.search(np.zeros(DIM), 50, n_candidates=n_candidates)
@@ -121,7 +123,7 @@ def loaded_kernels():
 @pytest.mark.parametrize("fitted", [True, False])
 def test_readers_beside_a_writer(fitted):
     """32 rows at most: an index that is not fitted stays so. Squared lengths are exact in float32."""
-    index, seen = CBEIndex(DIM, 64, metric="l2", vectors="float32"), []
+    index, seen = CBEIndex(DIM, 64, metric="l2", vectors="float32", buckets=None), []
     if fitted:
         index.fit(np.random.default_rng(0).standard_normal((20, DIM)))
     readers = [lambda index, stop: read(index, stop, seen)] * 3
@@ -134,7 +136,7 @@ def test_readers_while_it_fits(monkeypatch):
     """Many small indexes, each of which fits itself while it is read: before, after, and nothing between."""
     tune(monkeypatch, first_rows=3 * ROWS, least_first_rows=2)
     for _ in range(6):
-        index, seen, written = CBEIndex(DIM, 64, metric="l2", vectors="float32"), [], threading.Event()
+        index, seen, written = CBEIndex(DIM, 64, metric="l2", vectors="float32", buckets=None), [], threading.Event()
 
         def write_six(index, stop, written=written):
             for batch in range(6):
@@ -204,7 +206,7 @@ def do_anything(index, other, of, path, choose):
 @pytest.mark.parametrize(
     ("make", "of"),
     [
-        (lambda seed: CBEIndex(DIM, 64, metric="l2", vectors="float32", seed=seed), vectors_of),
+        (lambda seed: CBEIndex(DIM, 64, metric="l2", vectors="float32", seed=seed, buckets=None), vectors_of),
         (lambda seed: BinaryIndex(128), codes_of),
     ],
 )
@@ -228,7 +230,7 @@ def test_ten_threads_that_do_anything(make, of, tmp_path, monkeypatch):
 
 def test_merge_of_an_index_that_changes(monkeypatch):
     """All vectors come from one state, whatever is removed meanwhile."""
-    index, other = (CBEIndex(DIM, 64, vectors="float32", seed=seed) for seed in (0, 1))
+    index, other = (CBEIndex(DIM, 64, vectors="float32", seed=seed, buckets=None) for seed in (0, 1))
     other.fit(vectors_of(range(50)))
     other.add(vectors_of(range(20)))
 

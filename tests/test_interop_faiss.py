@@ -120,7 +120,7 @@ def our_codes():
 
 
 def our_vectors(metric="l2", **options):
-    index = CBEIndex(24, metric=metric, **{"vectors": "float32"} | options)
+    index = CBEIndex(24, metric=metric, **{"vectors": None, "buckets": None, **({"vectors": "float32"} | options)})
     index.add(X, IDS)
     return index.fit(X)
 
@@ -201,7 +201,7 @@ def negative_ids():
 def sparse_vectors():
     from scipy import sparse
 
-    index = CBEIndex(24, metric="l2", vectors="float32")
+    index = CBEIndex(24, metric="l2", vectors="float32", buckets=None)
     index.add(sparse.csr_array(X))
     return index
 

@@ -42,7 +42,7 @@ def our_codes():
 
 
 def our_vectors(**options):
-    index = CBEIndex(24, **{"vectors": "float32"} | options)
+    index = CBEIndex(24, **{"vectors": None, "buckets": None, **({"vectors": "float32"} | options)})
     index.add(X, IDS)
     return index.fit(X)
 
@@ -116,7 +116,7 @@ def test_names_blocks_and_appending(connection, monkeypatch):
 
 
 def test_an_index_that_is_not_fitted_has_vectors_only(connection):
-    index = CBEIndex(24)
+    index = CBEIndex(24, vectors=None, buckets=None)
     index.add(sparse.csr_array(X), IDS)
     interop.to_pgvector(index, connection, "items")
     np.testing.assert_array_equal(interop.from_pgvector(connection, "items", vectors=None).ids, np.sort(IDS))
@@ -175,7 +175,11 @@ def test_ids_that_are_refused(connection):
         (lambda c: interop.to_pgvector(CODES, c, "items"), TypeError, "BinaryIndex or a CBEIndex, got ndarray"),
         (lambda c: interop.to_pgvector(our_codes(), c, ""), ValueError, "must be strings, got ''"),
         (lambda c: interop.to_pgvector(our_codes(), c, "items", code_column=None), ValueError, "codes or vectors"),
-        (lambda c: interop.to_pgvector(CBEIndex(16_001), c, "items"), ValueError, "up to 16,000 values, got 16,001"),
+        (
+            lambda c: interop.to_pgvector(CBEIndex(16_001, vectors=None, buckets=None), c, "items"),
+            ValueError,
+            "up to 16,000 values, got 16,001",
+        ),
     ],
 )
 def test_bad_arguments(connection, call, error, message):

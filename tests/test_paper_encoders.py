@@ -143,7 +143,7 @@ def test_scale_of_the_data_does_not_matter(kind, scale, codes):
 @pytest.mark.parametrize("kind", LINEAR)
 def test_index_finds_the_row_itself(kind):
     rows = X.astype(np.float32)
-    index = CBEIndex(DIM, encoder=MAKERS[kind](DIM)).fit(rows)
+    index = CBEIndex(DIM, encoder=MAKERS[kind](DIM), vectors=None, buckets=None).fit(rows)
     index.add(rows)
     for rerank in (None, "asymmetric"):
         result = index.search(rows, k=3, rerank=rerank)

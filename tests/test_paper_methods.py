@@ -245,7 +245,7 @@ def test_itq_with_fewer_rows_than_bits():
 def test_measured_lengths_make_distances_right(metric, encoder):
     """Fewer bits than dimensions: estimated distances of new rows have the right size, and the error they state."""
     X = correlated(3_000, 30)
-    index = CBEIndex(30, encoder=encoder, metric=metric).fit(X[:2_000])
+    index = CBEIndex(30, encoder=encoder, metric=metric, vectors=None, buckets=None).fit(X[:2_000])
     index.add(X[2_000:])
     queries = X[:100]
     result = index.search(queries, 1_000, rerank="asymmetric")

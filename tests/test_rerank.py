@@ -41,7 +41,7 @@ def estimates_by_seed(metric, dim, n_bits, encoder):
     rows, queries, sample = far_vectors(dim)
     estimates, errors = np.empty((2, N_SEEDS, len(queries), len(rows)))
     for seed in range(N_SEEDS):
-        index = CBEIndex(dim, n_bits, metric=metric, encoder=encoder, seed=seed).fit(sample)
+        index = CBEIndex(dim, n_bits, metric=metric, encoder=encoder, seed=seed, vectors=None, buckets=None).fit(sample)
         index.add(rows)
         result = index.search(queries, len(rows), rerank="asymmetric", n_threads=1)
         order = np.argsort(result.ids, axis=1)
@@ -84,7 +84,7 @@ def test_near_vectors_have_small_errors():
     """Fewer bits than dimensions lose part of every vector, but of the difference of near ones they lose little."""
     rng = np.random.default_rng(0)
     X = rng.standard_normal((50, 64)).astype(np.float32)
-    index = CBEIndex(64, 32, metric="l2").fit(X)
+    index = CBEIndex(64, 32, metric="l2", vectors=None, buckets=None).fit(X)
     index.add(X)
     result = index.search(X + np.float32(0.01) * rng.standard_normal(X.shape).astype(np.float32), 50)
     own, others = result.errors[result.ids == np.arange(50)[:, np.newaxis]], result.errors
@@ -219,7 +219,7 @@ def test_every_kind_of_kept_vectors(metric, kind, k):
 
 def test_few_vectors_are_read():
     X = vector_oracles.clustered(900, 64, n_centres=30)
-    index = CBEIndex(64, 256, vectors="float32").fit(X)
+    index = CBEIndex(64, 256, vectors="float32", buckets=None).fit(X)
     index.add(X)
     result = index.search(X[:20], 5)
     np.testing.assert_array_equal(result.ids, vector_oracles.nearest("cosine", X[:20], X, list(range(900)), 5)[1])

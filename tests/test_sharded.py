@@ -48,7 +48,7 @@ def assert_equal(ours, theirs):
 
 def single_like(index, **options):
     """An empty single index with the encoder of a sharded one."""
-    return CBEIndex(DIM, encoder=index._connection.template.encoder, **options)
+    return CBEIndex(DIM, encoder=index._connection.template.encoder, **{"vectors": None, "buckets": None, **options})
 
 
 def pids(index):
@@ -87,8 +87,8 @@ def in_background(work):
 def shared(cluster, tmp_path_factory):
     """An index that its first rows have fitted, and a single index with the same history; tests do not change them."""
     folder = tmp_path_factory.mktemp("shared") / "index"
-    index = ShardedIndex.create(folder, DIM, n_shards=3, vectors="float32", metric="l2")
-    single = CBEIndex(DIM, vectors="float32", metric="l2")
+    index = ShardedIndex.create(folder, DIM, n_shards=3, vectors="float32", metric="l2", buckets=None)
+    single = CBEIndex(DIM, vectors="float32", metric="l2", buckets=None)
     many = np.concatenate([X, X[:2_000] * 2, X * 3, X[:1_000] * 4])  # 9,000 rows: the encoder is fitted to 8,192
     for start, stop in ((0, 100), (100, 8_500), (8_500, 9_000)):
         np.testing.assert_array_equal(index.add(many[start:stop]), single.add(many[start:stop]))
@@ -183,7 +183,9 @@ def test_wrong_arguments_raise_as_in_a_single_index(shared):
     ids=["ip", "int8", "sparse", "cells"],
 )
 def test_other_kinds_of_index(cluster, tmp_path, arguments, rows):
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, sync=False, **arguments) as index:
+    with ShardedIndex.create(
+        tmp_path / "index", DIM, n_shards=2, sync=False, **{"vectors": None, "buckets": None, **arguments}
+    ) as index:
         index.fit(rows)
         index.add(rows, np.arange(N) * 7)
         single = CBEIndex.load(tmp_path / "index" / "template.cbe")
@@ -200,7 +202,7 @@ def test_other_kinds_of_index(cluster, tmp_path, arguments, rows):
 
 def test_add_remove_save_and_reopen(cluster, tmp_path):
     folder = tmp_path / "index"
-    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32") as index:
+    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32", buckets=None) as index:
         index.fit(X)
         single = single_like(index, vectors="float32")
         for i in (index, single):
@@ -230,7 +232,7 @@ def test_add_remove_save_and_reopen(cluster, tmp_path):
 
 
 def test_searches_are_complete_while_workers_are_killed(cluster, tmp_path):
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, vectors="float32") as index:
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, vectors="float32", buckets=None) as index:
         index.add(X)  # not saved
         expected = index.search(QUERIES, 10)
         with in_background(lambda: assert_equal(index.search(QUERIES, 10), expected)) as n_calls:
@@ -244,7 +246,7 @@ def test_searches_are_complete_while_workers_are_killed(cluster, tmp_path):
 
 
 def test_adds_and_saves_are_complete_while_workers_are_killed(cluster, tmp_path):
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, vectors="float32") as index:
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, vectors="float32", buckets=None) as index:
         index.fit(X)
         first = 0
 
@@ -268,7 +270,7 @@ def test_adds_and_saves_are_complete_while_workers_are_killed(cluster, tmp_path)
 
 def test_a_node_that_disappears_costs_no_error(cluster, tmp_path):
     node = cluster.add_node(**NODE)
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, replicas=2, vectors="float32") as index:
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, replicas=2, vectors="float32", buckets=None) as index:
         index.add(X)
         expected = index.search(QUERIES, 10)
         with in_background(lambda: assert_equal(index.search(QUERIES, 10, timeout=60), expected)) as n_calls:
@@ -282,7 +284,7 @@ def test_a_node_that_disappears_costs_no_error(cluster, tmp_path):
 
 def test_a_silent_worker_is_passed_over(cluster, tmp_path):
     """It neither answers nor dies, as a machine that has vanished; the other replica answers in its place."""
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=1, replicas=2, vectors="float32") as index:
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=1, replicas=2, vectors="float32", buckets=None) as index:
         index.add(X)
         expected = index.search(QUERIES, 10)
         (pid,) = pids(index)
@@ -296,7 +298,7 @@ def test_a_silent_worker_is_passed_over(cluster, tmp_path):
 
 def test_a_damaged_shard_is_an_error_unless_part_of_the_answer_is_wanted(cluster, tmp_path):
     folder = tmp_path / "index"
-    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32") as index:
+    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32", buckets=None) as index:
         index.fit(X)
         index.add(X)
         index.save()
@@ -335,7 +337,7 @@ def test_a_slow_shard_meets_the_timeout(shared):
 
 
 def test_rows_move_while_others_read_and_write(cluster, tmp_path):
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=1, vectors="float32") as index:
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=1, vectors="float32", buckets=None) as index:
         index.fit(X)
         index.add(X)
         expected = index.search(QUERIES, 10, **EXACT)
@@ -374,7 +376,7 @@ sys.stdin.readline()
 def test_two_clients_share_an_index(cluster, tmp_path):
     """Each sees the writes of the other; when the one that has started the workers ends, the other goes on."""
     folder = tmp_path / "index"
-    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32") as index:
+    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32", buckets=None) as index:
         index.add(X[:100])
     command = [sys.executable, "-c", CLIENT, cluster.address, str(folder)]
     client = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True)
@@ -393,7 +395,7 @@ def test_two_clients_share_an_index(cluster, tmp_path):
 
 
 def test_clients_that_add_at_once_fit_one_encoder(cluster, tmp_path):
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, sync=False) as index:
+    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=2, sync=False, vectors=None, buckets=None) as index:
         clients = [index, ShardedIndex.open(tmp_path / "index")]
         many = np.tile(X, (2, 1))
         threads = [threading.Thread(target=client.add, args=(many,)) for client in clients]
@@ -410,7 +412,9 @@ def test_clients_that_add_at_once_fit_one_encoder(cluster, tmp_path):
 
 def test_detached_workers_outlive_their_client(cluster, tmp_path):
     options = {"lifetime": "detached", "num_cpus": 0.1}
-    with ShardedIndex.create(tmp_path / "index", DIM, n_shards=1, ray_options=options) as index:
+    with ShardedIndex.create(
+        tmp_path / "index", DIM, n_shards=1, ray_options=options, vectors=None, buckets=None
+    ) as index:
         index.add(X[:10])
         (pid,) = pids(index)
     with ShardedIndex.open(tmp_path / "index", ray_options=options) as index:
@@ -423,7 +427,7 @@ def test_detached_workers_outlive_their_client(cluster, tmp_path):
 
 def test_a_coordinator_that_dies_in_a_move_leaves_the_old_layout(cluster, tmp_path):
     folder = tmp_path / "index"
-    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32") as index:
+    with ShardedIndex.create(folder, DIM, n_shards=2, vectors="float32", buckets=None) as index:
         index.fit(X)
         index.add(X[:500])
         before = Manifest.read(folder)
@@ -438,7 +442,9 @@ def test_a_coordinator_that_dies_in_a_move_leaves_the_old_layout(cluster, tmp_pa
 
 def test_the_coordinator_by_itself(cluster, tmp_path, monkeypatch):
     """In this process, where a failure can be staged."""
-    folder = prepare_folder(tmp_path / "index", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM))
+    folder = prepare_folder(
+        tmp_path / "index", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM, vectors=None, buckets=None)
+    )
     key = Manifest.read(folder).key
     coordinator = Coordinator(folder, {})
     coordinator.use_ids("int")

@@ -41,7 +41,7 @@ def test_an_index_of_files_is_that_of_their_rows(cluster, tmp_path):
         assert sum(blocks) == 700
         assert max(blocks) <= 100
         assert [shard["log_bytes"] < 1_000 for shard in index.stats()["shards"]] == [True, True]  # saved
-        single = CBEIndex(DIM, vectors="float32", encoder=index._connection.template.encoder)
+        single = CBEIndex(DIM, vectors="float32", encoder=index._connection.template.encoder, buckets=None)
         single.add(X, ids)
         ours, theirs = index.search(X[:40], 7, **EXACT), single.search(X[:40], 7, **EXACT)
         np.testing.assert_array_equal(ours.ids, theirs.ids)
@@ -59,7 +59,7 @@ def test_an_index_of_a_dataset(cluster, tmp_path):
     pq.write_table(table, tmp_path / "rows.parquet")
     dataset = ray.data.read_parquet(str(tmp_path / "rows.parquet"))
     with ShardedIndex.build(
-        tmp_path / "a", dataset, n_shards=1, id_column="id", n_sample=100, vectors="float32"
+        tmp_path / "a", dataset, n_shards=1, id_column="id", n_sample=100, vectors="float32", buckets=None
     ) as index:
         np.testing.assert_array_equal(index.get(numbers), X)
     with pytest.raises(ValueError, match="belong to files"):

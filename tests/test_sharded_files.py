@@ -44,7 +44,7 @@ MANIFEST = Manifest("0" * 32, "layout-1-00000000", 3, DIM)
 @pytest.fixture
 def folder(tmp_path):
     """An index of one shard, fitted, with kept vectors."""
-    index = CBEIndex(DIM, vectors="float32").fit(X)
+    index = CBEIndex(DIM, vectors="float32", buckets=None).fit(X)
     return Path(prepare_folder(tmp_path / "index", n_shards=1, replicas=2, sync=False, index=index))
 
 
@@ -434,7 +434,9 @@ def test_workers_of_an_old_layout_do_not_answer(folder):
 
 
 def test_a_shard_does_not_fit_itself(tmp_path):
-    folder = prepare_folder(tmp_path / "i", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM))
+    folder = prepare_folder(
+        tmp_path / "i", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM, vectors=None, buckets=None)
+    )
     shard = opened(folder)
     many = np.resize(X, (9_000, DIM))
     with pytest.raises(NotFittedError):
@@ -445,7 +447,7 @@ def test_a_shard_does_not_fit_itself(tmp_path):
     Manifest.read(folder).changed(fitted=True).write(folder)
     shard.adopt()
     shard.add("v", many[100:], np.arange(100, 9_000), {})
-    single = CBEIndex(DIM, encoder=template.encoder)
+    single = CBEIndex(DIM, encoder=template.encoder, vectors=None, buckets=None)
     single.add(many)
     for options in ({"rerank": None}, {"rerank": "asymmetric"}):
         ours, theirs = shard.call("search", 0, ((X, 5), options)).value, single.search(X, 5, **options)
@@ -456,7 +458,9 @@ def test_a_shard_does_not_fit_itself(tmp_path):
 
 
 def test_a_shard_whose_index_was_fitted_while_it_was_away_adopts_the_encoder(tmp_path):
-    folder = prepare_folder(tmp_path / "i", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM))
+    folder = prepare_folder(
+        tmp_path / "i", n_shards=1, replicas=1, sync=False, index=CBEIndex(DIM, vectors=None, buckets=None)
+    )
     shard = opened(folder)
     add(shard, range(20))
     shard.close()
@@ -470,7 +474,7 @@ def test_a_shard_whose_index_was_fitted_while_it_was_away_adopts_the_encoder(tmp
 @pytest.mark.parametrize("options", [{}, {"vectors": "int8", "buckets": "cells"}], ids=["codes", "cells"])
 def test_rows_are_moved_without_being_encoded_again(tmp_path, options):
     many = np.concatenate([X, X * 2, X - 1])
-    index = CBEIndex(DIM, **options).fit(many)
+    index = CBEIndex(DIM, **{"vectors": None, "buckets": None, **options}).fit(many)
     folder = prepare_folder(tmp_path / "i", n_shards=2, replicas=1, sync=False, index=index)
     old = Manifest.read(folder)
     for number, rows in rows_by_shard(np.arange(180), 2).items():
@@ -547,7 +551,7 @@ RECORDS = st.tuples(
 @given(st.lists(RECORDS, min_size=1, max_size=3))
 def test_a_log_of_a_stranger_is_carried_out_or_refused(tmp_path_factory, records):
     """Its checksums are right, and its values are anything."""
-    index = CBEIndex(DIM, vectors="float32").fit(X)
+    index = CBEIndex(DIM, vectors="float32", buckets=None).fit(X)
     folder = prepare_folder(tmp_path_factory.mktemp("i") / "i", n_shards=1, replicas=1, sync=False, index=index)
     shard = Shard(folder, 0, 0, Manifest.read(folder).layout)
     with closing(Log.create(log_file(shard.path), 0, sync=False)) as log:
@@ -583,10 +587,10 @@ def test_only_reading_methods_are_passed_on(folder):
 
 def test_a_folder_in_use_is_not_overwritten(folder, tmp_path):
     with pytest.raises(FileExistsError, match="found an index in shards"):
-        prepare_folder(folder, n_shards=1, replicas=1, sync=True, index=CBEIndex(DIM))
+        prepare_folder(folder, n_shards=1, replicas=1, sync=True, index=CBEIndex(DIM, vectors=None, buckets=None))
     shutil.copy(folder / NAME, tmp_path / "other")
     with pytest.raises(FileExistsError, match="found other files"):
-        prepare_folder(tmp_path, n_shards=1, replicas=1, sync=True, index=CBEIndex(DIM))
+        prepare_folder(tmp_path, n_shards=1, replicas=1, sync=True, index=CBEIndex(DIM, vectors=None, buckets=None))
 
 
 def test_files_of_the_first_version_stay_readable(tmp_path):

@@ -189,7 +189,7 @@ TestNamesAgainstDict.settings = settings(max_examples=60, stateful_step_count=25
 
 KINDS: dict[str, Callable[[], tuple[Any, np.ndarray]]] = {
     "binary": lambda: (BinaryIndex(N_BITS), some_codes(np.random.default_rng(0), 30, N_BITS)),
-    "cbe": lambda: (CBEIndex(DIM, vectors="float32"), vector_oracles.clustered(30, DIM)),
+    "cbe": lambda: (CBEIndex(DIM, vectors="float32", buckets=None), vector_oracles.clustered(30, DIM)),
 }
 
 

@@ -29,7 +29,7 @@ DENSE = {
 @pytest.mark.parametrize("form", list(DENSE))
 def test_dense_tensors(form):
     np.testing.assert_array_equal(VectorSource(DENSE[form], DIM).read(slice(None)), X)
-    index = CBEIndex(DIM, vectors="float32")
+    index = CBEIndex(DIM, vectors="float32", buckets=None)
     index.fit(DENSE[form]).add(DENSE[form])
     np.testing.assert_array_equal(index.search(DENSE[form], 1).ids[:, 0], np.arange(10))
 
@@ -72,7 +72,7 @@ def test_sparse_layouts(convert):
     native = as_native(tensor, "X")
     assert scipy.sparse.issparse(native)
     np.testing.assert_array_equal(native.toarray(), tensor.detach().to_dense().numpy())
-    index = CBEIndex(DIM)
+    index = CBEIndex(DIM, vectors=None, buckets=None)
     index.add(tensor)
     assert index.stats()["rows"] == 10
     encoder = CirculantEncoder(DIM)
@@ -81,7 +81,7 @@ def test_sparse_layouts(convert):
 
 def test_sparse_tensors_of_other_shapes():
     with pytest.raises(ValueError, match=r"X must have shape \(n, dim\), got a sparse tensor of shape \(6,\)"):
-        CBEIndex(DIM).add(T[0].to_sparse())
+        CBEIndex(DIM, vectors=None, buckets=None).add(T[0].to_sparse())
 
 
 def test_codes_and_ids():

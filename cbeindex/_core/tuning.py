@@ -98,6 +98,14 @@ class Tuning:
     training_block_floats: int = 2**22
     """Floats of rows that are read at a time to train the baselines."""
 
+    most_default_bits: int = 2048
+    """Bits of the codes of an index, if the caller does not say. Longer codes cost time and memory.
+
+    On Debian text (25,600 dimensions, sparse), 10@100 of estimates is 0.99 with 2,048 bits and 1.00 with 12,800, so
+    that candidates for exact distances hold nearly all of the nearest. 50,000 rows of 40,000 dimensions took 49 s to
+    add with 40,000 bits and 0.7 s with 1,024.
+    """
+
     # --- distances ---
 
     # float32 vectors of at least this many values are squared in pieces of 64, which takes a third of the time.

@@ -73,20 +73,20 @@ def _use(index: Any, rows: Any) -> None:
 def _scan() -> None:
     """Codes alone, short and long ones."""
     for dim in (128, 1_024):
-        _use(CBEIndex(dim=dim), _rows(dim))
+        _use(CBEIndex(dim=dim, vectors=None, buckets=None), _rows(dim))
 
 
 def _vectors() -> None:
     """Kept vectors."""
     for dtype in ("float32", "float16"):
-        index = CBEIndex(dim=1_024, vectors=dtype)
+        index = CBEIndex(dim=1_024, vectors=dtype, buckets=None)
         _use(index, _rows(1_024))
         index.range_search(_rows(1_024)[:2], radius=0.9)
 
 
 def _buckets(kind: str) -> Callable[[], None]:
     def use() -> None:
-        for dtype in (None, "float32"):
+        for dtype in (None, "float32", "int8"):
             _use(CBEIndex(dim=256, vectors=dtype, buckets=kind), _rows(256))
 
     return use
@@ -97,7 +97,7 @@ def _sparse() -> None:
     from scipy.sparse import random_array
 
     rows = random_array((_N_ROWS, _N_SPARSE), density=0.002, format="csr", dtype="float32", rng=0)
-    index = CBEIndex(dim=_N_SPARSE, n_bits=1_024, vectors="float32")
+    index = CBEIndex(dim=_N_SPARSE, n_bits=1_024, vectors="float32", buckets=None)
     index.add(rows)
     index.search(rows[:5], k=10)
 

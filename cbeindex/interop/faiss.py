@@ -56,7 +56,7 @@ def from_faiss(index: Any, **options: Any) -> BinaryIndex | CBEIndex:
     if not isinstance(index, faiss.Index):
         raise TypeError(f"index must be a faiss index, got {type(index).__name__}")
     ids, rows = _vector_rows(faiss, index)
-    vectors = CBEIndex(index.d, **{"metric": _metric_of(faiss, index), "vectors": "float32"} | options)
+    vectors = CBEIndex(index.d, **{"metric": _metric_of(faiss, index), "vectors": "float32", "buckets": None} | options)
     vectors.add(rows, _checked(ids))
     return vectors
 

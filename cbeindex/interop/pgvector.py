@@ -103,7 +103,7 @@ def from_pgvector(
             index = BinaryIndex(described.n_bits, **options)
         else:
             kept = "float32" if described.kind == "vector" else "float16"
-            index = CBEIndex(described.dim, **{"vectors": kept} | options)
+            index = CBEIndex(described.dim, **{"vectors": kept, "buckets": None} | options)
         query = f"SELECT {_quoted(id_column)}::bigint, {_quoted(column)} FROM {source} ORDER BY 1"
         with cursor.copy(f"COPY ({query}) TO STDOUT (FORMAT BINARY)") as copy:
             for ids, values in pgcopy.unpack(copy, described):
