@@ -24,7 +24,7 @@ from .search.naming import named
 from .search.plan import Explanation
 from .search.planner import costs, plan, select
 from .search.queries import CodeQueries
-from .search.request import IdFilter, IndexTraits, SearchRequest
+from .search.request import CODE_MODES, IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .storage.saveable import Saveable
 from .storage.settings import has_string_ids, ids_content, options_of
@@ -187,8 +187,9 @@ class BinaryIndex(Saveable):
         prepared: CodeSearch | None = memo.get(options)
         if prepared is None:
             request = SearchRequest.checked(
-                len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, n_threads=n_threads
-            )
+                len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, n_threads=n_threads,
+                modes=CODE_MODES,
+            )  # fmt: skip
             if miss is not None:
                 if request.mode != "cascade":
                     raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
@@ -214,7 +215,9 @@ class BinaryIndex(Saveable):
     ) -> Explanation:
         """Say what `search` with these arguments does and why, and what each mode costs: text with attributes."""
         words, _ = self._as_queries(queries)
-        request = SearchRequest.checked(len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes)
+        request = SearchRequest.checked(
+            len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, modes=CODE_MODES
+        )
         chosen = plan(self._traits, request, self._rows.snapshot().segments)
         head = f"{len(words):,} queries, {chosen.k:,} of {chosen.n_stored:,} codes each"
         return Explanation(head, chosen, costs(self._traits, chosen))

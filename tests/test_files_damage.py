@@ -6,6 +6,7 @@ import functools
 import mmap
 import os
 import pickle
+import re
 import signal
 import sys
 import tempfile
@@ -224,7 +225,7 @@ def _get(index, ids):
         if isinstance(index, BinaryIndex) or index.vectors is not None or not index.is_fitted:
             index.get(ids)
     except ValueError as error:
-        if "is not in the index" not in str(error):  # an answer too, where ids are damaged
+        if not re.search("(is|are) not in the index", str(error)):  # an answer too, where ids are damaged
             raise
 
 

@@ -199,7 +199,7 @@ def do_anything(index, other, of, path, choose):
             else:
                 index.merge(other)
         except ValueError as error:
-            if "is taken" not in str(error) and not (what == "remove" and "is not in the index" in str(error)):
+            if "is taken" not in str(error) and not (what == "remove" and "not in the index" in str(error)):
                 raise
 
 

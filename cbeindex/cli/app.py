@@ -30,7 +30,7 @@ embedding.
   cbeindex info index.cbe                  describe an index file
   cbeindex verify index.cbe                check every byte of an index file
   cbeindex shard build folder vectors.npy  build an index in shards, on Ray
-  cbeindex warm                            compile the kernels ahead of their use"""
+  cbeindex warm                            compile the kernels ahead of use"""
 
 _EPILOG = """\
 `cbeindex COMMAND --help` describes a command.

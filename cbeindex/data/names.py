@@ -92,9 +92,12 @@ class Names:
         """Decode the names with the bytes [begins[i], ends[i])."""
         view: Any = memoryview(self.data)  # type: ignore[arg-type]
         try:
-            return [str(view[begin:end], "utf-8") for begin, end in zip(begins, ends, strict=True)]
+            strings = [str(view[begin:end], "utf-8") for begin, end in zip(begins, ends, strict=True)]
         except UnicodeDecodeError as error:
             raise CorruptIndexFileError(f"names must be UTF-8: {error.reason}") from None
+        if "" in strings:  # nobody can add such a name
+            raise CorruptIndexFileError("names must not be empty")
+        return strings
 
     @property
     def entries(self) -> tuple[Rows, NDArray[np.uint8]]:

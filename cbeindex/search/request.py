@@ -16,7 +16,8 @@ from ..data.names import Names
 from ..data.sorted import without
 from ..store.segment import Segment
 
-MODES = ("auto", "scan", "cascade", "buckets", "exact")
+CODE_MODES = ("auto", "scan", "cascade", "buckets")
+MODES = (*CODE_MODES, "exact")
 RERANKS = ("asymmetric", "exact", "auto")
 
 DEFAULT_MISS = 1e-3
@@ -117,6 +118,7 @@ class SearchRequest(NamedTuple):
         n_probes: Any = None,
         n_threads: Any = None,
         recall: Any = None,
+        modes: tuple[str, ...] = MODES,
     ) -> SearchRequest:
         """Check each argument by itself, and `recall` against the others.
 
@@ -125,7 +127,7 @@ class SearchRequest(NamedTuple):
         request = cls(
             n_queries,
             k=as_count(k, "k"),
-            mode=as_choice(mode, "mode", MODES),
+            mode=as_choice(mode, "mode", modes),
             rerank=None if rerank is None else as_choice(rerank, "rerank", RERANKS),
             n_candidates=None if n_candidates is None else as_count(n_candidates, "n_candidates"),
             n_probes=None if n_probes is None else as_count(n_probes, "n_probes"),
