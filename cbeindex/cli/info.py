@@ -15,8 +15,8 @@ from .output import size_text
 _HELP = """\
 Describe an index file: the kind of index and its parameters, its rows, the
 bytes of its parts, and the unused bytes of the file. Does not read the whole
-file, so it is fast for any size. Or, with --cache, the compiled kernels on disk:
-their folders, sizes and names."""
+file, so it is fast for any size. Or, with --cache, the compiled kernels on
+disk: their folders, sizes and names."""
 
 
 def add_parser(commands: Any) -> None:
