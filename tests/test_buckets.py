@@ -481,7 +481,7 @@ SEARCHING = [
     ({"n_probes": [2]}, TypeError, "n_probes must be an integer, got list"),
     ({"n_probes": 2, "mode": "scan"}, ValueError, "n_probes is the number of buckets visited, but mode is 'scan'"),
     ({"n_probes": 2, "mode": "cascade"}, ValueError, "but mode is 'cascade'"),
-    ({"mode": "bucket"}, ValueError, "mode must be one of 'auto', 'scan', 'cascade', 'buckets'(, 'exact')?, got 'bucket'"),
+    ({"mode": "bucket"}, ValueError, "one of 'auto', 'scan', 'cascade', 'buckets'(, 'exact')?, got 'bucket'"),
 ]
 WITHOUT = [
     ({"n_probes": 2}, ValueError, "n_probes is the number of buckets visited, but this index has none, got 2"),
