@@ -7,7 +7,6 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from .._core.pages import is_beyond_memory
-from .._core.threads import as_n_threads
 from .._core.tuning import tuning
 from .._core.typing import Floats, Mask, Projections, Vectors
 from ..data.keys import EstimateKeys
@@ -27,9 +26,6 @@ from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import IdMatches, RangeResult, SearchResult
 from .topk import TopK, merge_segments
-
-# Larger batches are divided, for which the time of planning does not count.
-_MOST_QUERIES = 512
 
 
 class _Part(NamedTuple):
@@ -119,19 +115,6 @@ class CellSearch:
             return found or self._nearest_projected(source, first, vectors, n_threads)
 
         return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
-
-    def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
-        """Find the nearest rows of queries that need no conversion and are not divided into batches.
-
-        Returns None if queries are not a float32 array in C order of the right shape, and in the cases of `nearest_of`.
-        """
-        if type(queries) is not np.ndarray or queries.dtype != np.float32 or not queries.flags.c_contiguous:
-            return None
-        if queries.ndim not in (1, 2) or queries.shape[-1] != self._dim or queries.size > _MOST_QUERIES * self._dim:
-            return None
-        n_threads = 1 if n_threads is None and queries.ndim == 1 else as_n_threads(n_threads)
-        found = self.nearest_of(queries.reshape(-1, self._dim), n_threads)
-        return found.first() if found is not None and queries.ndim == 1 else found
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
         """Find the nearest rows of dense queries, float32 (n, dim) in C order, in one call of a kernel a segment.

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from .._core.threads import as_n_threads
 from ..data.columns import Column
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
@@ -17,6 +18,10 @@ from .plan import Plan, Selection
 from .planner import cautious
 from .request import IndexTraits, SearchRequest
 from .results import RangeResult, SearchResult
+
+_FLOAT32 = np.dtype(np.float32)
+# Larger batches are divided, for which the time of planning does not count.
+_MOST_QUERIES = 512
 
 
 def prepared(traits: IndexTraits, codec: Codec | None, request: SearchRequest, chosen: Plan) -> PreparedSearch | None:
@@ -61,16 +66,25 @@ class PreparedSearch:
         return self._again(found, is_far, column.joined([column.of(rows) for rows in blocks]), n_threads)
 
     def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
-        """Find the nearest rows of queries that need no conversion; None for other queries."""
-        found = self._search.nearest_of_array(queries, n_threads)
-        if found is None or self._far == math.inf:
-            return found
-        if found.distances.ndim == 1:
-            if found.distances[0] <= self._far:
-                return found
-            return self._again(found.with_axis(), np.ones(1, dtype=np.bool_), queries[np.newaxis], 1).first()
-        is_far = found.distances[:, 0] > self._far
-        return self._again(found, is_far, queries[is_far], n_threads) if is_far.any() else found
+        """Find the nearest rows of queries that need no conversion and are not divided into batches.
+
+        Returns None if queries are not a float32 array in C order of the right shape, and where the search has no
+        kernel for them. One query at a time is the commonest call of all, so that every microsecond counts.
+        """
+        if type(queries) is not np.ndarray or queries.dtype != _FLOAT32 or not queries.flags.c_contiguous:
+            return None
+        n_axes, dim = queries.ndim, self._traits.dim
+        if n_axes not in (1, 2) or queries.shape[-1] != dim or queries.size > _MOST_QUERIES * dim:
+            return None
+        batch = queries.reshape(1, dim) if n_axes == 1 else queries
+        found = self._search.nearest_of(batch, 1 if n_threads is None and n_axes == 1 else as_n_threads(n_threads))
+        if found is None:
+            return None
+        if self._far != math.inf:
+            is_far = found.distances[:, 0] > self._far
+            if is_far.any():
+                found = self._again(found, is_far, batch[is_far], n_threads)
+        return found.first() if n_axes == 1 else found
 
     def within(self, source: VectorSource, radius: float, n_threads: int) -> RangeResult:
         """Find all rows within `radius` of each query."""

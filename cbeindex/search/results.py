@@ -113,11 +113,6 @@ class SearchResult(_SearchResult):
         errors = self._errors_as(lambda values: pad_columns(values, n_more, np.nan))
         return SearchResult(*TopK(self.distances, self.ids).padded(k), self.stats, errors)
 
-    def with_axis(self) -> SearchResult:
-        """Return the results of a single query with the axis of queries."""
-        errors = self._errors_as(lambda values: values[np.newaxis])
-        return SearchResult.of(self.distances[np.newaxis], self.ids[np.newaxis], self.stats, errors)
-
     def with_others(self, places: Mask, others: SearchResult, stats: Mapping[str, Any]) -> SearchResult:
         """Return the results with other ones for the queries at some places."""
         distances, ids = self.distances.copy(), self.ids.copy()

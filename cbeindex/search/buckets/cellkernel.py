@@ -140,6 +140,11 @@ class CellCall:
     ) -> CellsFound:
         """Search for dense queries; `transform` is what the kernel knows of the encoder."""
         found = CellsFound.empty(len(queries), self._counts)
+        if len(queries) == 1:
+            n_done = kernels.cellsearch.search_vectors(
+                queries, longest, *transform, *self._arguments, found.keys, found.distances, found.ids, found.visits
+            )
+            return found if n_done == 1 else found._replace(n_searched=self._checked(n_done))
 
         def search(some: slice, out: CellsFound) -> int:
             n: int = kernels.cellsearch.search_vectors(

@@ -120,6 +120,12 @@ class GraphCall:
 
     def of_vectors(self, queries: Vectors, transform: tuple[Any, ...], n_threads: int = 1) -> GraphFound:
         """Search for dense queries; `transform` is what the kernel knows of the rotation."""
+        if len(queries) == 1:
+            one = GraphFound.empty(1, self._k)
+            n_done = kernels.graphsearch.search_vectors(
+                queries, *self._lengths, *transform, *self._arguments, one.distances, one.ids, one.visits
+            )
+            return one if n_done == 1 else one._replace(n_searched=self._checked(n_done))
 
         def search(some: slice, out: GraphFound) -> int:
             n: int = kernels.graphsearch.search_vectors(
