@@ -91,19 +91,21 @@ def scan_cells(
                 precise_tables, True, precise_step, precise_offset, shift, records, rows, n_bytes, start, stop, hidden,
                 ranks, n_kept, found, count, bounds,
             )  # fmt: skip
-            count = scan_cell(
-                precise_tables, True, precise_step, precise_offset, shift, copies, copied_rows, n_bytes, first_copy,
-                last_copy, hidden, ranks, n_kept, found, count, bounds,
-            )  # fmt: skip
+            if first_copy < last_copy:
+                count = scan_cell(
+                    precise_tables, True, precise_step, precise_offset, shift, copies, copied_rows, n_bytes, first_copy,
+                    last_copy, hidden, ranks, n_kept, found, count, bounds,
+                )  # fmt: skip
         else:
             count = scan_cell(
                 tables, False, step, product_offset, shift, records, rows, n_bytes, start, stop, hidden, ranks, n_kept,
                 found, count, bounds,
             )  # fmt: skip
-            count = scan_cell(
-                tables, False, step, product_offset, shift, copies, copied_rows, n_bytes, first_copy, last_copy, hidden,
-                ranks, n_kept, found, count, bounds,
-            )  # fmt: skip
+            if first_copy < last_copy:
+                count = scan_cell(
+                    tables, False, step, product_offset, shift, copies, copied_rows, n_bytes, first_copy, last_copy,
+                    hidden, ranks, n_kept, found, count, bounds,
+                )  # fmt: skip
         visits[0] += 32 * (stop - start + last_copy - first_copy)
         visits[1] += 1
     if count > n_kept:
