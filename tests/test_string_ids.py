@@ -14,6 +14,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 import cbeindex
 from cbeindex import BinaryIndex, CBEIndex
+from cbeindex._core.tuning import tuned
 from cbeindex.errors import CorruptIndexFileError
 from fuzz import container
 from tests import vector_oracles
@@ -512,3 +513,17 @@ def test_two_first_adds_at_once():
 
 if __name__ == "__main__":
     make_golden(GOLDEN)
+
+
+@pytest.mark.parametrize("n", [3, 700])
+@pytest.mark.parametrize("kind", [BinaryIndex, CBEIndex])
+def test_no_rows_with_no_ids_can_be_added(kind, n):
+    """An empty list of ids is neither of integers nor of strings, whether the index is fitted or not."""
+    with tuned(first_rows=100):
+        index = kind(64)
+        rows = np.random.default_rng(0).integers(0, 256, (n, 8), dtype=np.uint8)
+        rows = rows if kind is BinaryIndex else np.unpackbits(rows, axis=1).astype(np.float32)
+        index.add(rows, [str(i) for i in range(n)])
+        index.add(rows[:0], [])
+        assert len(index) == n
+        assert index.search(rows[1], 1).ids.tolist() == ["1"]

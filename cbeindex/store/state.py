@@ -67,6 +67,8 @@ class IndexState(NamedTuple):
         if self.rows.next_id == 0:  # the first vectors decide whether vectors are stored sparse, and ids are strings
             state = self.keeping(new.source.is_sparse, new.names is not None)
         state.rows.require_kind(new.ids if new.names is None else new.names, new.source.n_rows)
+        if state.ingest.has_names and new.names is None:  # no rows: an empty list of ids is of either kind
+            new = new._replace(ids=None, names=Names.of([]))
         if state.codec is None:
             return state._add_first(new, prototype)
         encoded = state.ingest.encode(state.codec, new)
