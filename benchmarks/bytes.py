@@ -166,7 +166,7 @@ def _search_theirs(index: Any, queries: Any, k: int) -> NDArray[np.int64]:
 
 def _no_search(queries: Any, k: int) -> NDArray[np.int64]:
     """Stand for the search of a contender that is not held any longer."""
-    raise NotImplementedError
+    raise RuntimeError("this index was searched and dropped, so that the next one has its memory")
 
 
 def draw(points: list[tuple[Contender, float]], data: datasets.Dataset) -> Any:
