@@ -449,7 +449,7 @@ class CBEIndex(Saveable):
         state = self._state
         snapshot = state.rows.snapshot()
         numbers = snapshot.require(as_any_ids(ids, "ids"))
-        vectors: Any = state.vectors_of(numbers, snapshot)
+        vectors: Any = state.queries_of(numbers, snapshot)
         own: Any = as_objects(snapshot.names(numbers).tolist()) if state.rows.has_names else numbers
         found = self.search(vectors, as_count(k, "k") + 1, **options).without(own)
         return found.first() if is_one(ids) else found
