@@ -481,7 +481,8 @@ class CBEIndex(Saveable):
                     'tune needs cells or a graph, and vectors: make the index with buckets="auto" and vectors="float32"'
                 )
             n = n_true(n_results, len(self))
-            found, _ = self._search(sample, (n, "scan", "auto", TRUE_CANDIDATES * n, None), None, NO_FILTER, None)
+            n_read = TRUE_CANDIDATES * n if self._state.ingest.kept_column == "vectors" else None
+            found, _ = self._search(sample, (n, "scan", "auto", n_read, None), None, NO_FILTER, None)
             self._state.rows.change_buckets(calibrated_by(codec, sample, found.ids, n_results))
         return self
 
