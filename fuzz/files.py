@@ -254,7 +254,9 @@ class _Trial:
             self._step("refit", index.refit)
 
     def _shrink(self, index: Any) -> None:
-        if isinstance(index, CBEIndex) and index.vectors in ("int8", "float16", "float32"):
+        # Decoded vectors may be negative, which aqbc is not fitted to.
+        can_decode = self._recipe.encoder != "aqbc"
+        if can_decode and isinstance(index, CBEIndex) and index.vectors in ("int8", "float16", "float32"):
             kind = None if self._recipe.is_sparse else "int4"  # short sparse rows take less than levels
             self._step(f"shrink({kind})", lambda: index.shrink(kind), allowed="must hold all|must be dense enough")
 

@@ -464,3 +464,14 @@ def test_a_shrinker_that_is_killed_leaves_the_old_file_or_the_new_one(tmp_path, 
         error = np.abs(loaded.get(np.arange(3_000)) - rows).max()
         assert error == 0 if loaded.vectors == "float32" else error < 2
     assert "float32" in seen
+
+
+@pytest.mark.parametrize("buckets", [None, "cells"])
+def test_decoded_vectors_longer_than_float32_norms(buckets):
+    """Rounding makes decoded vectors longer than those that were added, which may be as long as float32 allows."""
+    rows = np.random.default_rng(0).standard_normal((60, 24))
+    rows *= 3.4e38 / np.linalg.norm(rows, axis=1, keepdims=True)
+    index = CBEIndex(24, vectors="int8", buckets=buckets)
+    index.add(rows.astype(np.float32))
+    index.refit().shrink("int4").refit()
+    assert len(index) == 60

@@ -150,6 +150,16 @@ def as_metric(name: Any) -> str:
     raise ValueError(f"metric must be one of {wanted} (or {', '.join(map(repr, METRIC_ALIASES))}), got {name!r}")
 
 
+def norms(rows: VectorRows) -> NDArray[np.float32]:
+    """Return the norms in float32."""
+    return _roots(squares(rows))
+
+
+def _roots(row_squares: NDArray[np.float64]) -> NDArray[np.float32]:
+    """Return square roots, at most the largest float32: decoded vectors may be longer than those that were added."""
+    return np.minimum(np.sqrt(row_squares), float(np.finfo(np.float32).max)).astype(np.float32)
+
+
 def squares(rows: NDArray[Any] | SparseRows) -> NDArray[np.float64]:
     """Return squared norms in float64."""
     if isinstance(rows, SparseRows):
@@ -171,7 +181,7 @@ def products_and_squares(rows: VectorRows, centre: Vectors) -> tuple[NDArray[np.
 
 def _divisors(row_squares: NDArray[np.float64]) -> NDArray[np.float32]:
     """Return the norms that rows are divided by: 1 for zero vectors, and for unit vectors up to rounding."""
-    norms = np.sqrt(row_squares).astype(np.float32)
+    norms = _roots(row_squares)
     norms[(norms == 0) | (np.abs(norms - 1) < _UNIT_ROUNDING)] = 1
     return norms
 

@@ -20,7 +20,7 @@ from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.estimator import SCALARS
 from ..distances.keptcodec import KEPT_BITS, kept_column
-from ..distances.metrics import Metric, squares
+from ..distances.metrics import Metric, norms
 from ..distances.residuals import residual_column
 from ..distances.vertices import VertexShape
 from ..encoders import Encoder
@@ -273,7 +273,7 @@ class Ingest:
                 if new.names is not None:
                     values[NAMES] = new.names[first : first + len(block)]
                 if "norms" in columns:
-                    values["norms"] = np.sqrt(squares(block)).astype(np.float32)
+                    values["norms"] = norms(block)
                 for name in columns:
                     parts[name][at // step] = values[name]
                 new.advance(len(block))

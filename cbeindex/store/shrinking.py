@@ -14,7 +14,7 @@ from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.kept import KINDS_OF_VECTORS
-from ..distances.metrics import squares
+from ..distances.metrics import norms
 from .ingest import Ingest
 from .segment import Segment
 from .state import IndexState, sample_rows
@@ -125,7 +125,7 @@ class _Shrinking:
         if "norms" in ingest.columns:
             columns["norms"] = segment.columns.get("norms")
             if columns["norms"] is None:
-                columns["norms"] = self._made(segment, lambda block: np.sqrt(squares(block)).astype(np.float32))
+                columns["norms"] = self._made(segment, norms)
         if "vectors" in ingest.columns:
             columns["vectors"] = self._made(segment, lambda block: self._kept(block, ingest, codec))
         # Values of sections of the file are checked already, and a copy of the ids makes this another segment.
