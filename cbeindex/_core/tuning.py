@@ -255,6 +255,11 @@ class Tuning:
     cell_miss: float = 1e-5
     # Queries that are searched together and share the cells they visit.
     cell_task_queries: int = 512
+    # The same for cells of residual codes, if there are at least so many queries, and if a cell has at least so many
+    # visits on average. Otherwise each query reads its cells by itself.
+    group_task_queries: int = 1024
+    least_group_queries: int = 16
+    least_cell_visits: int = 2
     # k-means: training rows for each centroid, and iterations. On GloVe, 100 rows and 10 iterations scan one row in
     # ten less, for twice the time.
     kmeans_rows: int = 64

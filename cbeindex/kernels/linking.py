@@ -153,15 +153,27 @@ class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
 
 
 def _link(module: Any, libraries: Iterable[Any]) -> None:
-    """Link libraries, and what their parts need, into a module: each once."""
-    waiting, linked = list(libraries), set()
+    """Link libraries, and what their parts need, into a module.
+
+    The linker leaves out functions that nobody calls yet. A library may be needed by a caller whose call has been
+    optimised away, and by another one later: so a library is linked when the module calls one of its functions.
+    """
+    waiting, known = list(libraries), {}
     while waiting:
         library = waiting.pop()
-        if library not in linked:
-            linked.add(library)
+        if library not in known:
             is_part = isinstance(library, _PartLibrary)
-            module.link_in(library.own_module if is_part else library._get_module_for_linking(), preserve=True)
+            code = library.own_module if is_part else library._get_module_for_linking()
+            known[library] = code, {function.name for function in code.functions if not function.is_declaration}
             waiting.extend(library._linking_libraries if is_part else ())
+    missing: set[str] = set()
+    while True:
+        before, missing = missing, {function.name for function in module.functions if function.is_declaration}
+        needed = [code for code, names in known.values() if names & missing]
+        if not needed or missing == before:
+            break
+        for code in needed:
+            module.link_in(code, preserve=True)
 
 
 class _WholeCompiler(compiler.Compiler):  # type: ignore[misc,unused-ignore]

@@ -6,10 +6,12 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kernels
 from .._core.pages import is_beyond_memory
 from .._core.tuning import tuning
 from .._core.typing import Floats, Mask, Projections, Vectors
 from ..data.keys import EstimateKeys
+from ..data.rowerror import RowError
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -124,8 +126,17 @@ class CellSearch:
         if self._transform is None or (self._plan.reads_vectors and not self._has_kernel) or not len(queries):
             return None
         stats, parts = self._stats(), []
+        projected = None
+        if any(call.shares_cells(len(queries), n_threads) for call in self._calls):
+            projected = self._project(queries, n_threads)
+            if projected is None:
+                return None
         for part, call in zip(self._parts, self._calls, strict=True):
-            found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
+            if projected is not None:
+                vectors = queries if self._plan.rerank == "exact" else None
+                found = call.of_projections(projected.projections, projected.shifts, vectors, n_threads)
+            else:
+                found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
             if found.n_searched < len(queries):
                 return None
             _count_visits(stats, found)
@@ -137,6 +148,22 @@ class CellSearch:
             own = queries.copy()  # the caller may change them before the errors are read
             errors = lambda: self._errors(merged, own, n_threads)  # noqa: E731
         return SearchResult.of(*merged, stats, errors)
+
+    def _project(self, queries: Vectors, n_threads: int) -> _Queries | None:
+        """Project dense queries as the kernel of single queries does; None if one is not finite or too long."""
+        assert self._transform is not None
+        prepared, shifts = np.empty_like(queries), np.empty(len(queries), dtype=np.float32)
+        mean, longest = self._transform[0], self._metric.longest
+        n = kernels.cellsearch.prepare_queries(
+            queries, 0, len(queries), longest, self._metric.number, mean, prepared, shifts
+        )
+        if n < len(queries):
+            return None
+        try:
+            projections = self._codec.project_queries(VectorSource(prepared, self._dim), 0, prepared, n_threads)
+        except RowError:  # which the way that checks queries one by one raises with the number of the caller's row
+            return None
+        return _Queries(queries, projections, shifts)
 
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
