@@ -14,7 +14,7 @@ from cbeindex._core.tuning import tuned
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.data.columns import Column
 from cbeindex.data.keys import NO_KEY, HammingKeys
-from cbeindex.search.request import IdFilter
+from cbeindex.search.filters import IdFilter
 from cbeindex.store.rowstore import RowStore
 from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests.small import tune

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from .._core.tuning import tuning
 from ..data.codes import PREFIX_WORDS, is_long, n_words
-from ..store.segment import NOT_HIDDEN, Segment
+from ..store.segment import Segment
 from . import cellplan, graphplan
 from .buckets import MAKERS
+from .filters import IdFilter
 from .plan import Cost, Plan, Selection, exhaustive
-from .request import IdFilter, IndexTraits, SearchRequest, wanted_recall
+from .request import IndexTraits, SearchRequest, wanted_recall
 
 
 def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment]) -> Plan:
@@ -43,14 +44,8 @@ def is_exhaustive(request: SearchRequest) -> bool:
 
 def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
     """Choose the rows of each segment that a search considers: few allowed rows are copied, others are hidden."""
-    selections = []
-    for segment in segments:
-        rows = ids.rows_of(segment)
-        if rows is not None and len(rows) * tuning().few_allowed_share <= segment.n_rows:
-            selections.append(Selection(segment, rows, NOT_HIDDEN))
-        else:
-            selections.append(Selection(segment, None, ids.hidden(segment, rows)))
-    return tuple(selections)
+    ids = ids.on(segments)
+    return tuple(Selection(segment, *ids.selected(segment)) for segment in segments)
 
 
 def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:

@@ -156,6 +156,12 @@ class RowStore:
             cached = self._arranged_newest = last, self.buckets.arrange(last)
         return Snapshot((*sealed, cached[1]), self.has_names)
 
+    def frozen(self) -> RowStore:
+        """Return a store of the rows as they are now, to be read alone. It shares them, and their memo."""
+        store = RowStore.__new__(RowStore)
+        store.__dict__.update(self.__dict__)
+        return store
+
     @property
     def has_names(self) -> bool:
         """Whether the ids of the caller are names."""
