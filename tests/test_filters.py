@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import BinaryIndex, CBEIndex, IdFilter
-from cbeindex.search import searches
+from cbeindex.search import planner, searches
 from cbeindex.search.filters import entries_of
 from tests import oracles, vector_oracles
 from tests.conftest import COMPILED
@@ -283,7 +283,7 @@ def test_a_filter_is_a_copy(which):
 
 @pytest.mark.parametrize("kind", ["cells", "graph"])
 def test_searches_with_a_prepared_filter_are_planned_once(kind, monkeypatch):
-    plans, made = [], searches.plan
+    plans, made = [], planner.plan
     monkeypatch.setattr(searches, "plan", lambda *args: plans.append(made(*args)) or plans[-1])
     index = an_index(kind)
     one, other = index.filter(range(30)), index.filter(range(30, 60))

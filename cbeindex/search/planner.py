@@ -190,6 +190,7 @@ class _Draft(NamedTuple):
             reason="; ".join(reasons) or "as requested",
             selections=self.selections,
             miss=request.miss,
+            n_more=self._n_more(),
         )
 
     @property
@@ -203,11 +204,15 @@ class _Draft(NamedTuple):
 
     def _n_exact(self) -> int:
         """Return the number of rows, nearest by estimate, whose exact distances may be computed."""
-        if self.traits.metric != "cosine":
-            return max(tuning().exact_rows_of_k_with_norms * self.k, tuning().least_exact_rows_with_norms)
         is_short = self.traits.n_bits < tuning().few_exact_bits
         least = tuning().least_exact_rows_of_short_codes if is_short else tuning().least_exact_rows
         return max(tuning().exact_rows_of_k * self.k, least)
+
+    def _n_more(self) -> int:
+        """Return the number of these rows where norms count and errors turn out to be large."""
+        if self.traits.metric == "cosine":
+            return 0
+        return max(tuning().exact_rows_of_k_with_norms * self.k, tuning().least_exact_rows_with_norms)
 
     def _choose_rerank(self) -> tuple[str | None, str]:
         """Return the best kind of distances that the index can compute, and why."""
