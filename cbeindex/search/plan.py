@@ -90,6 +90,8 @@ class Plan(NamedTuple):
         Expected time of a query on one thread, None if it is not known.
     far : float
         Queries whose nearest row is farther are unlike stored rows.
+    n_more : int
+        What `n_exact` is for queries whose results show that it is too small; 0: no more.
     """
 
     mode: str
@@ -107,6 +109,7 @@ class Plan(NamedTuple):
     expected_recall: float | None = None
     microseconds: float | None = None
     far: float = math.inf
+    n_more: int = 0
 
     @property
     def reads_vectors(self) -> bool:

@@ -90,13 +90,18 @@ class SearchResult(_SearchResult):
 
     @classmethod
     def joined(cls, parts: list[SearchResult]) -> SearchResult:
-        """Concatenate the results of batches of queries, and add up the counts in `stats`."""
+        """Concatenate the results of batches of queries, and add up the counts in `stats`.
+
+        Of other values that differ between batches, the smallest recall is kept, and the last of the rest.
+        """
         if len(parts) == 1:
             return parts[0]
         stats: dict[str, Any] = {}
         for name, value in (item for part in parts for item in part.stats.items()):
             is_count = name != "rows" and isinstance(value, int)
             stats[name] = stats[name] + value if name in stats and is_count else value
+        if "expected_recall" in stats:
+            stats["expected_recall"] = min(part.stats.get("expected_recall", 1.0) for part in parts)
         have_errors = all(part._errors is not None for part in parts)
         return cls(
             np.concatenate([part.distances for part in parts]),
@@ -104,6 +109,11 @@ class SearchResult(_SearchResult):
             stats,
             (lambda: np.concatenate([part.errors for part in parts])) if have_errors else None,
         )
+
+    def at(self, places: Rows) -> SearchResult:
+        """Return the results of the queries at some places."""
+        errors = self._errors_as(lambda values: values[places])
+        return SearchResult(self.distances[places], self.ids[places], self.stats, errors)
 
     def padded(self, k: int) -> SearchResult:
         """Return `k` results for each query, adding missing results at the end."""
@@ -173,6 +183,13 @@ class RangeResult(NamedTuple):
             np.concatenate([part.distances for part in parts]),
             np.concatenate([part.ids for part in parts]),
         )
+
+    def at(self, places: Rows) -> RangeResult:
+        """Return the results of the queries at some places."""
+        counts = np.diff(self.lims)[places]
+        lims = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        chosen = np.arange(lims[-1]) + np.repeat(self.lims[places] - lims[:-1], counts)
+        return RangeResult(lims, self.distances[chosen], self.ids[chosen])
 
     @classmethod
     def of_matches(cls, parts: list[IdMatches], n_queries: int, dtype: Any) -> RangeResult:

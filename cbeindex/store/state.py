@@ -53,6 +53,10 @@ class IndexState(NamedTuple):
         """The fitted encoder, None until the index is fitted."""
         return None if self.codec is None else self.codec.encoder
 
+    def frozen(self) -> IndexState:
+        """Return the state as it is now, for several searches of the same rows."""
+        return self._replace(rows=self.rows.frozen())
+
     def keeping(self, is_sparse: bool, has_names: bool = False) -> IndexState:
         """Return the state of an index without rows that stores vectors sparse or dense, with names or without."""
         vectors = self.ingest.vectors

@@ -25,7 +25,7 @@ from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
 from ...errors import CorruptIndexFileError
 from ..calibration import Calibration, describe_calibration, load_calibration
-from ..plan import Cost, Plan
+from ..plan import Cost, Plan, Selection
 from ..queries import CodeQueries
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
@@ -167,13 +167,21 @@ class ResidualCells(Buckets):
         """Number of probes that visits all rows."""
         return self.n_cells
 
-    def is_clumped(self, rows: Rows) -> bool:
-        """Return whether rows are in fewer cells than rows that are chosen at random would be."""
-        counts = np.zeros(self.n_rows + 1, dtype=np.int64)
-        counts[rows + 1] = 1
-        n_occupied = np.count_nonzero(np.diff(np.cumsum(counts)[self.offsets]))
-        expected = float(np.sum(1 - (1 - len(rows) / max(1, self.n_rows)) ** np.diff(self.offsets)))
-        return bool(n_occupied < tuning().clumped_share * expected)
+    def depleted(self, selection: Selection) -> float:
+        """Return the share of rows in cells where hardly any row is visible, beyond what is expected of random rows.
+
+        Of few visible rows, it is 1 if they are in fewer cells than random rows would be, and 0 otherwise.
+        """
+        present = _counts_in(self.offsets, selection.segment.removed)
+        share = selection.n_visible / max(1, int(present.sum()))
+        expected = share * present
+        if selection.rows is not None:
+            n_occupied = np.count_nonzero(np.bincount(self.cells_of(selection.rows), minlength=self.n_cells))
+            return float(n_occupied < tuning().clumped_share * np.sum(1 - np.exp(-expected)))
+        is_depleted = _counts_in(self.offsets, selection.hidden) < np.maximum(1, tuning().depleted_density * expected)
+        # Of a Poisson distribution, as far as it matters.
+        by_chance = np.exp(-expected) * np.where(tuning().depleted_density * expected > 1, 1 + expected, 1)
+        return max(0.0, float(present @ (is_depleted - by_chance)) / max(1, int(present.sum())))
 
     def microseconds(self, effort: int | None) -> float:
         """Return the time that a search of the cells takes, apart from exact distances."""
@@ -286,6 +294,15 @@ class ResidualCells(Buckets):
         rows = (self.offsets[cell] + within)[:, np.newaxis] + np.arange(RECORD_ROWS)
         expected: Rows = np.where(rows < self.offsets[cell + 1][:, np.newaxis], rows, -1)
         return expected
+
+
+def _counts_in(offsets: Rows, hidden: Mask) -> Rows:
+    """Return how many rows of each cell are not hidden."""
+    if not hidden.size:
+        return np.diff(offsets)
+    before = np.zeros(len(hidden) + 1, dtype=np.int64)
+    np.cumsum(~hidden, out=before[1:])
+    return np.diff(before[offsets])
 
 
 def _centre_type(codec: ResidualCodec) -> type[np.unsignedinteger[Any]]:
