@@ -283,9 +283,8 @@ class Tuning:
     # have 4 bits a dimension. GloVe (100 dimensions) needs 4, Fashion-MNIST (784) 1.
     cell_projections: int = 1024
     few_cell_dimensions: int = 200
-    # Share of the memory of the machine from which on a mapped array of vectors is taken not to stay in it. Candidates
-    # of such an array are asked for together, before the first of them is read; that costs a call of the system for
-    # each.
+    # Share of the memory above which the vectors of a mapped file are taken not to stay in it. Candidates of such a
+    # file are asked for together, before the first of them is read; that costs a call of the system for each.
     most_resident_share: float = 0.5
     # Rows whose error `stats` reports where vectors are kept in 4 or 8 bits: 1,000 give it to 1 or 2 %.
     kept_error_rows: int = 1000

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.checks import memory_bytes
+from .._core.memory import memory_bytes
 from .._core.typing import Ids, Mask, Rows
 from .topk import TopK, pad_columns
 

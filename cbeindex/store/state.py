@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from .._core.threads import n_cores
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.columns import Column
@@ -233,7 +232,7 @@ class IndexState(NamedTuple):
         column, columns = self._kept_rows(ids, snapshot), self.rows.columns
         assert self.codec is not None
         assert self.codec.kept is not None
-        vectors = self.codec.kept.vectors_of(column, n_cores())
+        vectors = self.codec.kept.vectors_of(column)
         if "norms" in columns:
             with np.errstate(over="ignore"):  # of vectors as long as float32 allows
                 vectors *= snapshot.column_of("norms", ids, columns["norms"])[:, np.newaxis]
