@@ -448,7 +448,7 @@ def test_the_coordinator_by_itself(cluster, tmp_path, monkeypatch):
     key = Manifest.read(folder).key
     coordinator = Coordinator(folder, {})
     coordinator.use_ids("int")
-    with pytest.raises(TypeError, match="ids must be integers, as those in the index, got strings"):
+    with pytest.raises(TypeError, match="ids must be integers, as those of this index are, got strings"):
         coordinator.use_ids("str")
     assert coordinator.take_ids(3).tolist() == [0, 1, 2]
     coordinator.fit(X)
