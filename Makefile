@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-wheel coverage fuzz bench clean
+.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-umap test-wheel coverage fuzz bench clean
 
 test: lint types docs coverage tests-bounds test-wheel
 
@@ -40,6 +40,10 @@ tests-bounds: .venv/dev
 # Tensors of torch, whose wheel is large, beside the other libraries whose arrays stay on their device.
 test-torch: .venv/dev .venv/torch
 	$(BIN)/python -m pytest -q tests/test_torch.py tests/test_devices.py
+
+# UMAP, which compiles its own kernels for half a minute when it is imported and used.
+test-umap: .venv/dev .venv/umap
+	$(BIN)/python -m pytest -q tests/test_umap.py
 
 # The tests with the oldest releases of numpy, scipy and numba that pyproject.toml allows; TESTS=... some tests.
 tests-oldest: .venv-oldest/dev

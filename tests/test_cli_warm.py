@@ -57,7 +57,7 @@ def test_info_lists_the_cache(cache):
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_a_folder_for_others_says_which_processors_it_is_for(tmp_path):
     folder = tmp_path / "compiled"
-    code, printed = cbeindex("warm", "clusters", "--into", str(folder), NUMBA_CACHE_DIR=str(tmp_path / "other"))
+    code, printed = cbeindex("warm", "scan", "--into", str(folder), NUMBA_CACHE_DIR=str(tmp_path / "other"))
     assert code == 0, printed
     (target,) = folder.glob("target-*.json")
     assert set(json.loads(target.read_text())) == {"triple", "cpu", "features"}

@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows, Vectors
@@ -128,7 +129,7 @@ class IndexState(NamedTuple):
         vectors = self._first_vectors(snapshot)
         if self.rows.is_restored:  # rows that were added have been checked
             self.ingest.check_kept(vectors)
-        sample = vectors if sample is None else sample
+        sample = shortened(vectors if sample is None else sample, self.ingest.metric)
         encoder = prototype if is_ready(prototype) else fit_encoder(prototype, sample, self.ingest.metric)
         codec = self._codec_of(encoder, sample)
         state = self.with_codec(codec)
@@ -146,7 +147,7 @@ class IndexState(NamedTuple):
         vectors = self.vectors_of(ids, snapshot)
         if self.rows.is_restored:
             self.ingest.check_kept(vectors)
-        sample = vectors[sample_rows(len(ids), self.ingest.dim)]
+        sample = shortened(vectors[sample_rows(len(ids), self.ingest.dim)], self.ingest.metric)
         codec = self._codec_of(fit_encoder(prototype, sample, self.ingest.metric), sample)
         state = self.with_codec(codec)
         state.rows.reserve(self.rows.next_id)
@@ -288,18 +289,28 @@ def read_sample(source: VectorSource) -> VectorRows:
     return sample
 
 
-def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encoder:
-    """Return a copy of an encoder, fitted to vectors.
+def shortened(sample: VectorRows, metric: Metric) -> VectorRows:
+    """Return a sample whose very long vectors are shortened: a few would move centres away from most vectors.
 
-    Under "l2" and "ip", very long vectors are shortened. A few of them would move the centre away from most vectors.
+    Under "cosine" lengths do not matter, and the sample is returned as it is.
     """
-    norms = np.sqrt(squares(sample))
     if metric.name == "cosine":
+        return sample
+    norms = np.sqrt(squares(sample))
+    longest = tuning().longest_sample_norm * np.median(norms)
+    return _scaled(sample, np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0)))
+
+
+def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encoder:
+    """Return a copy of an encoder, fitted to vectors, which have norm 1 under "cosine"."""
+    if metric.name == "cosine":
+        norms = np.sqrt(squares(sample))
         scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
-        scales = np.minimum(scales, np.finfo(np.float32).max)  # the inverse of a subnormal norm exceeds float32
-    else:
-        longest = tuning().longest_sample_norm * np.median(norms)
-        scales = np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0))
+        sample = _scaled(sample, np.minimum(scales, np.finfo(np.float32).max))  # 1 / a subnormal norm exceeds float32
+    return fitted_copy(prototype, sample.to_csr(prototype.dim) if isinstance(sample, SparseRows) else sample)
+
+
+def _scaled(sample: VectorRows, scales: NDArray[np.float64]) -> VectorRows:
     if isinstance(sample, SparseRows):
-        return fitted_copy(prototype, sample.scaled(scales).to_csr(prototype.dim))
-    return fitted_copy(prototype, sample * scales[:, np.newaxis].astype(np.float32))
+        return sample.scaled(scales)
+    return sample * scales[:, np.newaxis].astype(np.float32)
