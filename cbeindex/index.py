@@ -420,7 +420,7 @@ class CBEIndex(Saveable):
         state = self._state
         snapshot = state.rows.snapshot()
         numbers = snapshot.require(as_any_ids(ids, "ids"))
-        vectors: Any = state.vectors_of(numbers, snapshot)
+        vectors: Any = state.queries_of(numbers, snapshot)
         own: Any = as_objects(snapshot.names(numbers).tolist()) if state.rows.has_names else numbers
         found = self.search(vectors, as_count(k, "k") + 1, **options).without(own)
         return found.first() if is_one(ids) else found
@@ -452,7 +452,8 @@ class CBEIndex(Saveable):
                     'tune needs cells or a graph, and vectors: make the index with buckets="auto" and vectors="float32"'
                 )
             n = n_true(n_results, len(self))
-            options = n, "scan", "auto", TRUE_CANDIDATES * n, None
+            n_read = TRUE_CANDIDATES * n if self._state.ingest.kept_column == "vectors" else None
+            options = n, "scan", "auto", n_read, None
             found, _ = self._searches.nearest_rows(self._state, sample, options, None, NO_FILTER, None)
             self._state.rows.change_buckets(calibrated_by(codec, sample, found.ids, n_results))
         return self

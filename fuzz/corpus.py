@@ -132,7 +132,23 @@ def _recipes() -> list[Recipe]:
         name = f"CBEIndex with levels, {every}, {encoder}, {history}"
         n_bits = 20 if buckets and vectors == "int8" else DIM
         recipes.append(Recipe(name, "CBEIndex", n_bits, encoder, history=history, options=every))
-    named: tuple[dict[str, Any], ...] = (*BUCKETS, {"buckets": "cells"}, {"buckets": "graph"})
+    for metric, vectors, buckets in itertools.product(METRICS, ("float16", "float32"), ("cells", "graph")):
+        history, every = next(histories), {"metric": metric, "vectors": vectors, "buckets": buckets}
+        name = f"CBEIndex of sparse rows, {every}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=True, history=history, options=every))
+    for is_sparse, metric in itertools.product((False, True), METRICS):
+        history, every = next(histories), {"metric": metric, "vectors": "auto", "buckets": "auto"}
+        name = f"CBEIndex by default, {metric}, {'sparse' if is_sparse else 'dense'}, {history}"
+        recipes.append(Recipe(name, "CBEIndex", 40, is_sparse=is_sparse, history=history, options=every))
+    named: tuple[dict[str, Any], ...] = (
+        *BUCKETS,
+        *(
+            {"buckets": buckets, "vectors": vectors}
+            for buckets in ("cells", "graph")
+            for vectors in ("float32", "int8")
+        ),
+        {"buckets": "cells", "vectors": "int4", "spill": True},
+    )
     for options, history in itertools.product(named, ("one save", "removed", "appended")):
         every = {"vectors": "float32", **options}
         name = f"CBEIndex with string ids, {every}, {history}"
@@ -169,7 +185,7 @@ def file_of(number: int) -> bytes:
     recipe = RECIPES[number]
     # Graphs are made of a few rows only here.
     small = {"first_rows": 20, "least_graph_segment_rows": 16, "graph_leaf_rows": 12, "graph_building_beam": 8}
-    is_small = recipe.options.get("buckets") == "graph" or recipe.options.get("vectors") in ("int4", "int8")
+    is_small = recipe.options.get("buckets") == "graph" or recipe.options.get("vectors") in ("int4", "int8", "auto")
     with tuned(**(small if is_small else {})):
         return _made(recipe)
 

@@ -387,7 +387,7 @@ class _Machine:
             "load",
             "copy",
         ]
-        name = rng.choice([*names, "search", *([] if self._is_binary else ["fit"])])
+        name = rng.choice([*names, "search", *([] if self._is_binary else ["fit", "refit", "shrink", "tune"])])
         seed, n = rng.randrange(10**6), rng.choice((1, 2, 3, 5, 9, 14))
         start = rng.randrange(_N_IDS)
         new = _some_rows(n, seed, self._is_binary)
@@ -428,8 +428,19 @@ class _Machine:
         if name == "fit" and not self.index.is_fitted:
             sample = _some_rows(20, seed, False)
             return _Operation(name, lambda index: index.fit(sample), rows)
+        if name in ("refit", "shrink", "tune") and self._has_rows(self.index) and len(rows) > 1:
+            return self._made_anew(name, self._form(new))
         query = new[:1]
         return _Operation("search", lambda index: index.search(query, k=3), rows)
+
+    def _made_anew(self, name: str, new: Any) -> _Operation:
+        """Return an operation that makes an index anew of the rows that it has."""
+        index, rows = self.index, self._rows
+        if name == "shrink" and index.vectors == "float32":
+            return _Operation(name, lambda index: index.shrink("float16"), rows)  # which holds all values exactly
+        if name == "tune" and index.is_fitted and index.buckets in ("cells", "graph"):
+            return _Operation(name, lambda index: index.tune(new, 2), rows)
+        return _Operation("refit", lambda index: index.refit(), rows)
 
     def _take(self, index: Any) -> None:
         self.index = index

@@ -167,6 +167,7 @@ class _Trial:
         if not loaded or not _is_small(index):
             return
         changes = [self._add, self._remove, self._merge, self._fit, self._compact, self._save]
+        changes += [self._refit, self._shrink, self._tune]
         for change in rng.sample(changes, len(changes)):
             change(index)
         saved, _ = self._step("save", index.save)
@@ -204,6 +205,10 @@ class _Trial:
         if not isinstance(index, CBEIndex) or index.vectors is not None or not index.is_fitted:
             self._step(f"get{about}", lambda: index.get(some), allowed=_NO_IDS)
             self._step(f"get all{about}", lambda: index.get(ids) if has_ids else None, allowed=_NO_IDS)
+            if isinstance(index, CBEIndex):
+                self._step(f"search_ids{about}", lambda: index.search_ids(some, 2), allowed=_NO_IDS)
+        if isinstance(index, CBEIndex) and index.is_fitted and index.hamming:
+            self._step(f"codes{about}", lambda: index.codes(some), allowed=_NO_IDS)
         for request in _requests(index, some):
             asked, result = self._step(
                 f"search({_shown(request)}){about}", functools.partial(index.search, queries, **request)
@@ -243,6 +248,19 @@ class _Trial:
     def _fit(self, index: Any) -> None:
         if isinstance(index, CBEIndex) and not index.is_fitted:
             self._step("fit", lambda: index.fit(self._rows(index, 20, 4)))
+
+    def _refit(self, index: Any) -> None:
+        if isinstance(index, CBEIndex) and len(index) > 1 and (index.vectors is not None or not index.is_fitted):
+            self._step("refit", index.refit)
+
+    def _shrink(self, index: Any) -> None:
+        if isinstance(index, CBEIndex) and index.vectors in ("int8", "float16", "float32"):
+            kind = None if self._recipe.is_sparse else "int4"  # short sparse rows take less than levels
+            self._step(f"shrink({kind})", lambda: index.shrink(kind), allowed="must hold all|must be dense enough")
+
+    def _tune(self, index: Any) -> None:
+        if isinstance(index, CBEIndex) and index.is_fitted and index.vectors is not None and _has_cells(index):
+            self._step("tune", lambda: index.tune(self._rows(index, 5, 5), 2))
 
     def _compact(self, index: Any) -> None:
         self._step("compact", index.compact)
@@ -310,9 +328,14 @@ def _has_names(index: Any) -> bool:
     return bool(rows.has_names)
 
 
+def _has_cells(index: Any) -> bool:
+    """Return whether an index estimates distances in cells or graphs."""
+    return index.buckets in ("cells", "graph", "auto")
+
+
 def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:
     """List searches that together take every path through the code."""
-    has_codes, has_cells = getattr(index, "hamming", True), index.buckets in ("cells", "graph")
+    has_codes, has_cells = getattr(index, "hamming", True), _has_cells(index)
     requests: list[dict[str, Any]] = [{"k": 3}, {"k": 100, "mode": "scan"}]
     requests += [{"k": 2, "mode": "cascade"}] * has_codes
     requests += [{"k": 2, "allow": ids}, {"k": 2, "deny": ids[:2], "mode": "scan", "n_threads": 1}]
@@ -320,6 +343,8 @@ def _requests(index: Any, ids: np.ndarray) -> list[dict[str, Any]]:
         requests += [{"k": 2, "mode": "buckets", "n_probes": 1}, {"k": 50, "mode": "buckets", "n_threads": 1}]
     if isinstance(index, CBEIndex):
         requests += [{"k": 3, "rerank": None, "mode": "scan"}] * has_codes
+        requests += [{"k": 3, "recall": 0.7}] * (has_cells and index.vectors is not None)
+        requests += [{"k": 3, "mode": "exact"}] * (index.vectors in ("float16", "float32"))
         depth = {} if has_cells else {"n_candidates": 5}  # all rows of cells are estimated
         requests += [{"k": 3, "rerank": "asymmetric", **depth}] * _can_estimate(index)
         requests += [{"k": 3, "rerank": "exact", "n_candidates": 5}] * (index.vectors in ("float16", "float32"))

@@ -18,9 +18,11 @@ from multiprocessing.connection import Connection, wait
 from pathlib import Path
 from typing import Any
 
-# Of the processor, and of the clock, for one case: far more than any takes, on a busy machine too.
+# Of the processor for one case: far more than any takes.
 CPU_SECONDS = 20
+# A case that has less of the processor in so many seconds waits for something: on a busy machine, too, it gets more.
 WALL_SECONDS = 60
+_LEAST_CPU_SECONDS = 0.5
 # A worker is replaced after this many cases, so that memory leaked by cases does not accumulate.
 _CASES_PER_WORKER = 300
 MARK_BYTES = 500
@@ -72,7 +74,7 @@ class _Worker:
         self.marked = mmap(-1, MARK_BYTES)
         self.pipe, theirs = Pipe()
         self.case: int | None = None
-        self.began = 0.0
+        self._since = self._had = 0.0
         self.n_done = 0
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", DeprecationWarning)  # threads of the parent do not matter to the child
@@ -86,9 +88,22 @@ class _Worker:
         theirs.close()
 
     def start(self, case: int) -> None:
-        self.case, self.began = case, time.monotonic()
+        self.case, self._since, self._had = case, time.monotonic(), self._cpu_seconds()
         self.marked[:] = bytes(MARK_BYTES)
         self.pipe.send(case)
+
+    def is_waiting(self) -> bool:
+        """Return whether the case has hardly got any time of the processor for long."""
+        now = time.monotonic()
+        if now - self._since <= WALL_SECONDS:
+            return False
+        had, self._since, self._had = self._had, now, self._cpu_seconds()
+        return self._had - had < _LEAST_CPU_SECONDS
+
+    def _cpu_seconds(self) -> float:
+        """Return the time of the processor that the process has had."""
+        fields = Path(f"/proc/{self.process}/stat").read_text().rsplit(")", 1)[1].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
     def result(self) -> Outcome:
         """Return what came of the case; a worker that died is reaped."""
@@ -123,8 +138,9 @@ class _Worker:
         return self.marked[:].rstrip(b"\0").decode(errors="replace")
 
     def _stack(self) -> str:
-        """Return the lines of cbeindex in what the dying process told, innermost first."""
-        lines = [line.strip() for line in self.log.read_text(errors="replace").splitlines() if "cbeindex/" in line]
+        """Return the lines of cbeindex in what the dying process told of its current thread, innermost first."""
+        told = self.log.read_text(errors="replace").rsplit("Current thread", 1)[-1].split("\n\n")[0]
+        lines = [line.strip() for line in told.splitlines() if "cbeindex/" in line]
         return "".join(f"\n        {line.split('cbeindex/', 1)[1]}" for line in lines[:5])
 
 
@@ -148,7 +164,7 @@ def run(
                 if not busy:
                     return
                 ready: list[Any] = wait(list(busy), timeout=1.0)
-                late = [pipe for pipe, n in busy.items() if time.monotonic() - workers[n].began > WALL_SECONDS]
+                late = [pipe for pipe, n in busy.items() if pipe not in ready and workers[n].is_waiting()]
                 for pipe in {*ready, *late}:
                     number = busy[pipe]
                     worker = workers[number]

@@ -92,7 +92,7 @@ def test_descriptions_round_trip():
         {"efforts": [0, 1, 2, 3, 4]}, {"efforts": list(range(1, 100))}, {"shares": []}, {"shares": [[], []]},
         {"shares": None}, {"shares": [[[10_001] * len(DEPTHS)] * 5] * 2}, {"shares": [[[0.5] * len(DEPTHS)] * 5] * 2},
         {"shares": [[["a"] * len(DEPTHS)] * 5] * 2}, {"n_nearest": [True, 10]},
-        {"far": "near"}, {"far": float("nan")},
+        {"far": "near"}, {"far": float("nan")}, {"far": 1e39}, {"far": float("inf")}, {"far": 10**400},
     ],
 )  # fmt: skip
 def test_tables_of_files_are_checked(edit):

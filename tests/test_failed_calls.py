@@ -102,7 +102,7 @@ def dense(rows):
     return rows.toarray() if sparse.issparse(rows) else rows
 
 
-def check_failures(make, call):
+def check_failures(make, call, contents=contents):
     """Fail `call` at lines spread over all that it executes, in turn by an interrupt and for want of memory."""
     before, after = make(), make()
     n = n_lines(lambda: call(after))
@@ -135,6 +135,30 @@ def test_a_first_add_that_fails_changes_nothing(is_sparse):
 
 def test_a_fit_that_fails_changes_nothing():
     check_failures(lambda: cbe(n=20), lambda index: index.fit(vectors(50, 3)))
+
+
+def found_by(index):
+    """What an index holds, and the nearest of some vectors by codes and by all that it has."""
+    results = [index.search(vectors(5, 7), 60, rerank=rerank, mode="scan") for rerank in (None, "auto")]
+    return *contents(index), *(values.tolist() for result in results for values in (result.ids, result.distances))
+
+
+MAKE_ANEW = {
+    "refit": lambda index: index.refit(),
+    "shrink": lambda index: index.shrink("float16"),
+    "tune": lambda index: index.tune(vectors(8, 7), 2),
+}
+
+
+@pytest.mark.parametrize("call", MAKE_ANEW)
+@pytest.mark.parametrize("name", ["vectors", "vectors with cells", "vectors with a graph", "sparse vectors"])
+def test_a_call_that_makes_an_index_anew_and_fails_changes_nothing(name, call):
+    model = INDEXES[name]()
+    if call == "tune" and model.buckets is None:
+        pytest.skip("there is nothing to be tuned")
+    for change in (MAKE_ANEW[call], found_by):  # fills caches
+        change(copy.deepcopy(model))
+    check_failures(lambda: copy.deepcopy(model), MAKE_ANEW[call], found_by)
 
 
 def test_rows_survive_an_interrupted_replace():

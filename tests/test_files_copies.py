@@ -4,9 +4,11 @@ import copy
 
 import numpy as np
 import pytest
+from scipy import sparse
 
 from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
 from cbeindex.storage import container as storage
+from fuzz.container import parse, write
 from tests.small import small_buckets
 
 DIM = 20
@@ -143,8 +145,96 @@ def test_ids_out_of_order(tmp_path, n, vectors_kept):
     damaged = CBEIndex.load(tmp_path / "index.cbe")
     other = copy.copy(index)
     other.remove(other.ids)
-    with pytest.raises(CorruptIndexFileError, match="ids must be unique and in order"):
+    with pytest.raises(CorruptIndexFileError, match="ids must be ascending"):
         other.merge(damaged)
     if not damaged.is_fitted:
-        with pytest.raises(CorruptIndexFileError, match="ids must be unique and in order"):
+        with pytest.raises(CorruptIndexFileError, match="ids must be ascending"):
             damaged.fit(vectors(30))
+
+
+# --- values that no save writes, with valid checksums ---
+
+
+def put(at, value):
+    """Change one value of an array."""
+
+    def edit(array):
+        array[at] = value
+        return array
+
+    return edit
+
+
+def grow(array):
+    return array * array.dtype.type(1e30)
+
+
+DAMAGE = {
+    "a column beyond the last": ("float32", True, "vectors/indices", put(5, 2**30)),
+    "a negative column": ("float32", True, "vectors/indices", put(5, -(2**31))),
+    "columns of random bits": ("float16", True, "vectors/indices", lambda array: (array + 7) * 123456789),
+    "an offset beyond the entries": ("float32", True, "vectors/offsets", put(7, 2**40)),
+    "a negative offset": ("float16", True, "vectors/offsets", put(7, -(2**40))),
+    "a sparse value that is not finite": ("float32", True, "vectors/values", put(5, np.nan)),
+    "a value that is not finite": ("float16", False, "vectors", put((5, 1), np.inf)),
+    "values too long to be multiplied": ("float32", False, "vectors", grow),
+}
+
+
+def damaged_file(path, buckets, kind, is_sparse, name, edit):
+    """Save an index to a file, and return its parts, with values of a section changed."""
+    rows = vectors(50)
+    index = CBEIndex(DIM, 40, metric="l2", vectors=kind, buckets=buckets).fit(rows)
+    index.add(sparse.csr_array(rows) if is_sparse else rows)
+    index.remove([3])
+    index.save(path)
+    file = parse(path.read_bytes())
+    section = next(section for section in file.sections if section.name.endswith(f"/{name}"))
+    with np.errstate(over="ignore"):
+        section.array = edit(section.array)
+    return file
+
+
+def merged(index):
+    other = copy.copy(index)
+    other.remove(other.ids)
+    other.merge(index)
+
+
+WRITERS = {
+    "compact": lambda index: index.compact(),
+    "merge": merged,
+    "merge to another encoder": lambda index: CBEIndex(DIM, 40, metric=index.metric).merge(index),
+    "refit": lambda index: index.refit(),
+    "shrink": lambda index: index.shrink("int4"),
+    "add": lambda index: index.add(vectors(60, 1)),
+}
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("buckets", [None, "clusters", "cells", "graph"])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_values_that_no_save_writes_reach_no_copy(tmp_path, buckets, name):
+    """Encoders and makers of buckets rely on sound rows, so rows of a file are checked before they are copied."""
+    path = tmp_path / "index.cbe"
+    file = damaged_file(path, buckets, *DAMAGE[name])
+    for mmap in (True, False):
+        for way, change in WRITERS.items():
+            if way == "add" and buckets == "graph":  # joins more segments at a time
+                continue
+            write(file, path)
+            damaged = CBEIndex.load(path, mmap=mmap)
+            with pytest.raises(CorruptIndexFileError, match=r"index\.cbe: (sparse rows|vectors) must"):
+                change(damaged)
+            assert len(damaged) == 49
+
+
+@pytest.mark.kernels
+@pytest.mark.parametrize("name", DAMAGE)
+def test_stored_vectors_that_cannot_be_queries(tmp_path, name):
+    """Who searches for stored vectors gave ids alone, so wrong values are blamed on the file."""
+    path = tmp_path / "index.cbe"
+    write(damaged_file(path, None, *DAMAGE[name]), path)
+    damaged = CBEIndex.load(path)
+    with pytest.raises(CorruptIndexFileError, match=r"sparse rows must|kept vectors must"):
+        damaged.search_ids(damaged.ids)

@@ -17,7 +17,7 @@ if not hasattr(os, "fork"):
 
 from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
 from cbeindex.storage import container as storage
-from fuzz import container, corpus, faults, files, processes, properties
+from fuzz import container, corpus, faults, files, pool, processes, properties
 from fuzz.__main__ import main
 from fuzz.report import random_of
 from tests.conftest import COMPILED
@@ -136,6 +136,24 @@ class TestPlantedDefects:
                 pass
 
         assert "hang: over its time of the processor at: load(mmap=False)" in find(load, 1, cpu_seconds=0.5)
+
+    def test_waits_without_end(self, monkeypatch):
+        def load(kind, path, mmap):
+            time.sleep(1000)
+
+        monkeypatch.setattr(pool, "WALL_SECONDS", 1)
+        assert "no answer for 1 s at: load(mmap=False)" in find(load, 1)
+
+    def test_cases_that_get_little_of_the_processor_are_no_findings(self, monkeypatch):
+        def load(kind, path, mmap):
+            until = time.process_time() + 1
+            while time.process_time() < until:
+                pass
+            raise CorruptIndexFileError("at last")
+
+        monkeypatch.setattr(pool, "WALL_SECONDS", 0.5)
+        monkeypatch.setattr(pool, "_LEAST_CPU_SECONDS", 0.01)
+        assert not find(load, 1)
 
     def test_floods(self):
         def load(kind, path, mmap):

@@ -249,6 +249,16 @@ def test_tuned_indexes_keep_their_promise_for_other_queries(kind, tmp_path):
     check_equal(CBEIndex.load(tmp_path / "tuned.cbe").search(queries, 10, recall=0.9), found)
 
 
+@pytest.mark.parametrize("vectors", ["int8", "int4"])
+@pytest.mark.parametrize("options", [{"kind": "cells", "cell_bits": 4}, {"kind": "graph"}])
+def test_vectors_that_are_the_codes_of_buckets_tell_the_true_nearest_of_tuning_queries(vectors, options):
+    """No vectors are read beside the codes then, so there is no number of candidates."""
+    index = an_index(n=600, vectors=vectors, **options)
+    before = [buckets.describe() for buckets in buckets_of(index)]
+    index.tune(2 * some_vectors(100, seed=3) + 1)
+    assert [buckets.describe() for buckets in buckets_of(index)] != before
+
+
 @pytest.mark.parametrize("kind", ["cells", "graph"])
 def test_queries_that_are_far_from_all_rows_are_searched_again(kind):
     """With more effort, one by one as together, and from arrays as from lists."""

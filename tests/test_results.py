@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex import kernels
+from cbeindex import SearchResult, kernels
 from cbeindex.data.keys import NO_HAMMING_DISTANCE, NO_ID
 from cbeindex.search.topk import TopK, merge_segments
 from tests.conftest import CHECKS_BOUNDS
@@ -48,3 +48,12 @@ def test_kernels_check_bounds_where_they_are_told_to():
     distances, ids = np.zeros((1, 3), dtype=np.int32), np.zeros((1, 3), dtype=np.int64)
     with pytest.raises(IndexError):
         kernels.merging.merge(distances, ids, distances, ids, np.empty((1, 4), np.int32), np.empty((1, 2), np.int64))
+
+
+def test_results_without_an_id():
+    """The first one goes, or the last result where the id is missing. A damaged file may repeat ids."""
+    ids = np.array([[4, 7, 9], [8, 4, 5], [6, 6, 2], [3, 6, 6]])
+    result = SearchResult(np.arange(12, dtype=np.float32).reshape(4, 3), ids, {}, None)
+    left = result.without(np.array([7, 1, 6, 6]))
+    np.testing.assert_array_equal(left.ids, [[4, 9], [8, 4], [6, 2], [3, 6]])
+    np.testing.assert_array_equal(left.distances, [[0, 2], [3, 4], [7, 8], [9, 11]])

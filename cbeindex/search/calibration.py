@@ -183,6 +183,8 @@ class Calibration:
                 found = _items(row, "shares", shape[2])
                 shares[i, j] = [as_count(value, "a share", least=0, most=_UNITS) for value in found]
         far = math.inf if described["far"] is None else as_real(described["far"], "far")
+        if described["far"] is not None and far > float(np.finfo(np.float32).max):
+            raise ValueError(f"far must be a float32, or null, got {far:g}")
         rising = np.maximum.accumulate(np.maximum.accumulate(shares, axis=1), axis=2)
         return cls(n_nearest, n_queries, tuple(s / _UNITS for s in spreads), efforts, rising / _UNITS, far)
 

@@ -141,12 +141,13 @@ class SearchResult(_SearchResult):
 
     def without(self, ids: Ids) -> SearchResult:
         """Return the results of each query without one id, and without the last one where that is missing."""
-        is_own = self.ids == ids[:, np.newaxis]
-        is_own[~is_own.any(axis=1), -1] = True
-        shape = len(ids), self.ids.shape[1] - 1
-        errors = None if self.errors is None else self.errors[~is_own].reshape(shape)
+        is_own, n_left = self.ids == ids[:, np.newaxis], self.ids.shape[1] - 1
+        # A damaged file may give an id to several rows, and the results of a query must stay as many.
+        places = np.where(is_own.any(axis=1), is_own.argmax(axis=1), n_left)
+        is_other, shape = np.arange(n_left + 1) != places[:, np.newaxis], (len(ids), n_left)
+        errors = None if self.errors is None else self.errors[is_other].reshape(shape)
         return SearchResult(
-            self.distances[~is_own].reshape(shape), self.ids[~is_own].reshape(shape), self.stats, errors
+            self.distances[is_other].reshape(shape), self.ids[is_other].reshape(shape), self.stats, errors
         )
 
     def first(self) -> SearchResult:

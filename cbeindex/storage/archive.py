@@ -13,11 +13,10 @@ from .._core.typing import Arrays
 from ..errors import CorruptIndexFileError
 from ..store.rowstore import RowStore
 from . import container
-from .checking import check_rows
+from .checking import RowRules, check_together
 from .container import Stored
 from .layout import VERSION
 from .segments import SavedSegment, describe_rows, load_segments, mapped_crcs
-from .settings import n_kept_centres
 from .values import reporting_damage, value_of
 
 _KINDS = ("BinaryIndex", "CBEIndex")
@@ -122,8 +121,10 @@ class Archive:
     def check(self, rows: RowStore) -> None:
         """Raise an IndexFileError if loaded rows hold values that no save writes. Reads all rows."""
         with reporting_damage(self.stored.path):
-            n_centres = n_kept_centres(self.stored.arrays)
-            check_rows([saved.segment for saved in self.saved], rows, self.stored.content.get("metric"), n_centres)
+            rules, segments = RowRules.of(self.stored, rows), [saved.segment for saved in self.saved]
+            for segment in segments:
+                rules.check(segment)
+            check_together(segments, rows.has_names)
 
 
 def _is_same(old: Any, new: Any) -> bool:

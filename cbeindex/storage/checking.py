@@ -1,17 +1,21 @@
-"""The checks of `verify` that read every row of an index file.
+"""The checks that read every row of an index file.
 
-Checksums find accidental damage. These checks find values that no save writes, whatever the checksums say.
+Checksums find accidental damage. These checks find values that no save writes, whatever the checksums say. `verify`
+makes them, and so does all that copies rows of a file: encoders, makers of buckets and kernels rely on sound rows.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from .._core.tuning import tuning
 from ..data.codes import CodeRows
+from ..data.columns import Column
 from ..data.names import NAMES, shown
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.estimator import LARGEST_SCALARS
@@ -21,34 +25,92 @@ from ..errors import CorruptIndexFileError
 from ..search.buckets.graphmaker import GraphMaker
 from ..store.namefinder import repeated
 from ..store.rowstore import RowStore
-from ..store.segment import Segment
+from ..store.segment import Arranger, Segment
 from ..store.snapshot import Snapshot
+from .commits import Stored
+from .sections import MappedArrays
+from .settings import n_kept_centres
+from .values import reporting_damage
 
 _LARGEST_HEAD = 1e37
 
 
-def check_rows(segments: Sequence[Segment], rows: RowStore, metric: Any, n_centres: int) -> None:
-    """Raise CorruptIndexFileError if loaded segments hold values that no save writes.
+@dataclass(frozen=True)
+class RowRules:
+    """What every segment of an index file must comply with.
 
-    `n_centres` is the number of centres that kept vectors of 4 or 8 bits are relative to.
+    Attributes
+    ----------
+    columns : dict of str to Column
+    n_bits : int
+        Bits of a stored code.
+    maker : Arranger, or None
+    metric : str, or None for codes alone
+    n_centres : int
+        Centres that kept vectors of 4 or 8 bits are relative to.
     """
-    for segment in segments:
-        segment.check(rows.columns)
+
+    columns: dict[str, Column]
+    n_bits: int
+    maker: Arranger | None
+    metric: str | None
+    n_centres: int
+
+    @classmethod
+    def of(cls, stored: Stored, rows: RowStore) -> RowRules:
+        """Return the rules of a file whose rows go to the store `rows`."""
+        metric = stored.content.get("metric")
+        return cls(rows.columns, rows.n_bits, rows.buckets, metric, n_kept_centres(stored.arrays))
+
+    def check(self, segment: Segment) -> None:
+        """Raise CorruptIndexFileError if a segment holds values that no save writes."""
+        segment.check(self.columns)
         for name, column in segment.columns.items():
             if name == NAMES:
                 continue
             _check_values(name, column, LARGEST_SCALARS.get(name, float("inf")))
-            if name == "vectors" and rows.columns[name].dtype == np.uint8:
-                _check_heads(column, n_centres)
+            if name == "vectors" and self.columns[name].dtype == np.uint8:
+                _check_heads(column, self.n_centres)
             elif name == "vertices" and isinstance(column, np.ndarray):  # those of a graph are checked with it
-                assert isinstance(rows.buckets, GraphMaker)
-                _check_vertices(rows.buckets, column)
+                assert isinstance(self.maker, GraphMaker)
+                _check_vertices(self.maker, column)
             elif name == "vectors":
-                _check_norms(column, Metric(metric).longest)
-        if _has_spare_bits(segment.codes, rows.n_bits):
-            raise CorruptIndexFileError(f"codes must be 0 past bit {rows.n_bits - 1}")
+                _check_norms(column, Metric(str(self.metric)).longest)
+        if _has_spare_bits(segment.codes, self.n_bits):
+            raise CorruptIndexFileError(f"codes must be 0 past bit {self.n_bits - 1}")
+
+
+@dataclass
+class FileOrigin:
+    """The part of an index file that a segment comes from.
+
+    Attributes
+    ----------
+    path : Path
+    rules : RowRules
+    mapped : MappedArrays, or None if arrays were read, which compares their checksums
+    """
+
+    path: Path
+    rules: RowRules
+    mapped: MappedArrays | None
+    _is_checked: bool = False
+
+    def check(self, segment: Segment) -> None:
+        """Raise CorruptIndexFileError if a checksum or a value is wrong. The first call reads the whole segment."""
+        if self._is_checked:
+            return
+        if self.mapped is not None:
+            self.mapped.check()
+        with reporting_damage(self.path):
+            self.rules.check(segment)
+        self._is_checked = True
+
+
+def check_together(segments: Sequence[Segment], has_names: bool) -> None:
+    """Raise CorruptIndexFileError if segments of a file have ids or names in common."""
     Snapshot(tuple(segments)).ids()  # refuses repeated ids
-    if rows.has_names:
+    if has_names:
         live = [s.columns[NAMES][np.flatnonzero(~s.removed)] if s.removed.size else s.columns[NAMES] for s in segments]
         twice = repeated(live)
         if twice is not None:

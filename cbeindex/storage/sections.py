@@ -43,14 +43,12 @@ class MappedArrays:
     path: Path
     arrays: Arrays
     crcs: dict[str, int]
-    _is_checked: bool = False
 
     def check(self) -> None:
-        """Raise CorruptIndexFileError if a checksum does not match. The first call reads all arrays."""
-        for name in () if self._is_checked else self.arrays:
+        """Raise CorruptIndexFileError if a checksum does not match. Reads all arrays."""
+        for name in self.arrays:
             if _checksum(self.arrays[name]) != self.crcs[name]:
                 raise CorruptIndexFileError(f"{self.path}: the checksum of section {name!r} does not match")
-        self._is_checked = True
 
 
 def write_sections(file: FileIO, offset: int, arrays: Arrays, crcs: Mapping[str, int]) -> dict[str, Section]:

@@ -21,8 +21,8 @@ from ..search.buckets import MAKERS, BucketMaker, Buckets
 from ..store.rowstore import RowStore
 from ..store.segment import NO_RANKS, NOT_HIDDEN, Segment
 from . import version1
+from .checking import FileOrigin, RowRules
 from .container import Stored
-from .sections import MappedArrays
 from .values import value_of
 
 # All kinds of buckets, by their names in files.
@@ -87,11 +87,11 @@ def describe_rows(rows: RowStore, before: list[SavedSegment], sequence: int) -> 
 def mapped_crcs(saved: list[SavedSegment]) -> dict[str, int]:
     """Return the checksums that arrays mapped from another file must have, by section name."""
     return {
-        f"{name}/{part}": segment.origin.crcs[part]
+        f"{name}/{part}": origin.mapped.crcs[part]
         for name, _, segment in saved
-        if isinstance(segment.origin, MappedArrays)
+        if isinstance(origin := segment.origin, FileOrigin) and origin.mapped is not None
         for part in _arrays_of(segment)
-        if part in segment.origin.crcs  # codes of version 1 were compared when they were converted
+        if part in origin.mapped.crcs  # codes of version 1 were compared when they were converted
     }
 
 
@@ -100,9 +100,11 @@ def load_segments(described: Any, stored: Stored, rows: RowStore) -> tuple[list[
     entries = value_of(described, "segments", list)
     next_id = as_count(value_of(described, "next_id"), "next_id", least=0, most=2**63)
     _check_entries(entries, stored.sequence, rows)
-    saved = [
-        SavedSegment(entry["name"], entry["removed"], _load_segment(entry, stored, rows, next_id)) for entry in entries
-    ]
+    rules, saved = RowRules.of(stored, rows), []
+    for entry in entries:
+        name = entry["name"]
+        origin = FileOrigin(stored.path, rules, stored.mapped(f"{name}/"))
+        saved.append(SavedSegment(name, entry["removed"], _load_segment(entry, stored, rows, next_id, origin)))
     return saved, next_id
 
 
@@ -184,7 +186,7 @@ def _is_up_to(name: re.Match[str] | None, sequence: int) -> bool:
     return name is not None and int(name[1]) <= sequence
 
 
-def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> Segment:
+def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int, origin: FileOrigin) -> Segment:
     """Rebuild one segment from its checked entry."""
     name, n_rows = entry["name"], entry["n_rows"]
     arrays = _SegmentArrays(name, n_rows, stored.arrays)
@@ -205,7 +207,7 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int) -> S
         order,
         ranks,
         buckets,
-        stored.mapped(f"{name}/"),
+        origin,
     )
 
 

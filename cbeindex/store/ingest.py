@@ -24,7 +24,6 @@ from ..distances.metrics import Metric, squares
 from ..distances.residuals import residual_column
 from ..distances.vertices import VertexShape
 from ..encoders import Encoder
-from ..errors import CorruptIndexFileError
 from .namefinder import NameFinder
 from .rowstore import RowStore
 from .segment import NOT_HIDDEN, Arranger
@@ -215,15 +214,6 @@ class Ingest:
         if self.vectors == "float16":
             _check_float16(source, first, block)
         return row_squares
-
-    def check_kept(self, vectors: VectorRows) -> None:
-        """Raise CorruptIndexFileError if kept vectors cannot be encoded; `add` refused such vectors."""
-        if isinstance(vectors, SparseRows):
-            vectors.check(self.dim)
-        try:
-            self.check(VectorSource(vectors, self.dim, "kept vectors"), 0, vectors)
-        except ValueError as error:
-            raise CorruptIndexFileError(str(error)) from None
 
     def read_first(self, source: VectorSource, present: RowStore) -> tuple[VectorRows, bool]:
         """Read the rows that an unfitted index takes beside the rows `present`, in the form in which it stores them.

@@ -91,11 +91,6 @@ class RowStore:
     columns : mapping of str to Column
         What is stored for each row beside its code.
     buckets : Arranger, or None
-
-    Attributes
-    ----------
-    is_restored : bool
-        Whether rows came from a file, whose values may be anything.
     """
 
     def __init__(
@@ -112,7 +107,6 @@ class RowStore:
         if buckets is not None and buckets.uses_residuals:
             large_rows, large_bytes = limits.large_cell_segment_rows, limits.large_cell_segment_bytes
         self._large_rows = min(large_rows, large_bytes // max(1, row_bytes))
-        self.is_restored = False
         self.lock = write_lock()
         self._contents = self._sealed((), 0)
         # Copies of the rows in the buffer: in the order of ids, and then with buckets.
@@ -281,7 +275,6 @@ class RowStore:
     def restore(self, segments: tuple[Segment, ...], next_id: int) -> None:
         """Put segments from a file into an empty store."""
         self._contents = self._sealed(segments, next_id)
-        self.is_restored = True
 
     def most_segments(self, n_rows: int) -> int:
         """Return the most segments that `n_rows` rows can be in, allowing for other limits on segment size.
@@ -382,10 +375,8 @@ class RowStore:
                 "buckets": self.buckets,
                 "next_id": self.next_id,
                 "segments": self.search_snapshot().segments,
-                "is_restored": self.is_restored,
             }
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__init__(state["n_bits"], state["columns"], state["buckets"])  # type: ignore[misc]
         self._contents = self._sealed(state["segments"], state["next_id"])
-        self.is_restored = state["is_restored"]

@@ -43,10 +43,13 @@ class Arranger(Protocol):
 
 
 class Origin(Protocol):
-    """The file that the arrays of a segment are mapped from."""
+    """The file that a segment was loaded from."""
 
-    def check(self) -> None:
-        """Raise an IndexFileError if the arrays differ from what was written, at the cost of reading all of them."""
+    def check(self, segment: Segment) -> None:
+        """Raise an IndexFileError if arrays differ from what was written, or hold values that are never written.
+
+        The first call reads the whole segment.
+        """
 
 
 @dataclass(frozen=True, eq=False)
@@ -65,8 +68,8 @@ class Segment:
     buckets : search.buckets.Buckets, or None
         Finds rows near a query without scanning all rows.
     origin : Origin or None
-        What the arrays are mapped from. Mapped arrays are checked before they are copied to a place that gives them
-        new checksums.
+        The file that the arrays come from. They are checked before they are copied to a place that gives them new
+        checksums, or buckets are made of them.
     """
 
     ids: Ids

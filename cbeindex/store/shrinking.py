@@ -76,7 +76,6 @@ class _Shrinking:
         ingest = self._ingest.fitted_to(codec)
         rows = ingest.code_store()
         rows.restore(tuple(self._segment(segment, ingest, codec) for segment in segments), before.rows.next_id)
-        rows.is_restored = before.rows.is_restored
         return IndexState(ingest, codec, rows)
 
     def _check(self, segment: Segment) -> None:

@@ -35,10 +35,13 @@ class Snapshot(NamedTuple):
         return found
 
     def check_origins(self) -> None:
-        """Raise an IndexFileError if mapped rows are damaged; copies of them would get new, valid checksums."""
+        """Raise an IndexFileError if rows of a file are damaged.
+
+        Copies of mapped rows would get new, valid checksums, and what is made of rows relies on their values.
+        """
         for segment in self.segments:
             if segment.origin is not None:
-                segment.origin.check()
+                segment.origin.check(segment)
 
     def find(self, ids: AnyIds) -> Ids:
         """Return the integer id of the row that has each id or name, -1 for those that are not present."""

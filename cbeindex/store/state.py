@@ -21,6 +21,7 @@ from ..distances.codec import Codec
 from ..distances.metrics import Metric, squares
 from ..encoders import Encoder
 from ..encoders.foreign import fitted_copy, is_ready, same_encoder
+from ..errors import CorruptIndexFileError
 from .ingest import EncodedRows, Ingest, NewRows
 from .rowstore import RowStore
 from .segment import require_kind
@@ -127,8 +128,6 @@ class IndexState(NamedTuple):
         snapshot.check_origins()
         ids = snapshot.ids()
         vectors = self._first_vectors(snapshot)
-        if self.rows.is_restored:  # rows that were added have been checked
-            self.ingest.check_kept(vectors)
         sample = shortened(vectors if sample is None else sample, self.ingest.metric)
         encoder = prototype if is_ready(prototype) else fit_encoder(prototype, sample, self.ingest.metric)
         codec = self._codec_of(encoder, sample)
@@ -145,8 +144,6 @@ class IndexState(NamedTuple):
         if len(ids) < 2:
             raise ValueError(f"refit needs at least 2 vectors, got {len(ids)}")
         vectors = self.vectors_of(ids, snapshot)
-        if self.rows.is_restored:
-            self.ingest.check_kept(vectors)
         sample = shortened(vectors[sample_rows(len(ids), self.ingest.dim)], self.ingest.metric)
         codec = self._codec_of(fit_encoder(prototype, sample, self.ingest.metric), sample)
         state = self.with_codec(codec)
@@ -191,7 +188,6 @@ class IndexState(NamedTuple):
             state.rows.add(kept_ids, snapshot.codes_of(ids, self.ingest.code_bits), values)
             return state
         vectors = other.vectors_of(ids, snapshot)
-        other.ingest.check_kept(vectors)
         return self.add(NewRows.of_vectors(vectors, self.ingest.dim, kept_ids, names), prototype)[1]
 
     def _codes_like(self, other: IndexState) -> bool:
@@ -223,6 +219,19 @@ class IndexState(NamedTuple):
             return self._decoded(ids, snapshot)
         found: Any = snapshot.column_of("vectors", ids, self.rows.columns["vectors"])
         return found.astype(np.float32) if isinstance(found, SparseRows) else found.astype(np.float32, copy=False)
+
+    def queries_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
+        """Return the vectors of `ids` as queries. Raises CorruptIndexFileError if a file holds unfit values."""
+        vectors = self.vectors_of(ids, snapshot)
+        if all(segment.origin is None for segment in snapshot.segments):  # rows that were added have been checked
+            return vectors
+        if isinstance(vectors, SparseRows):
+            vectors.check(self.ingest.dim)
+        try:
+            self.ingest.metric.check(VectorSource(vectors, self.ingest.dim, "kept vectors"), 0, vectors)
+        except ValueError as error:
+            raise CorruptIndexFileError(str(error)) from None
+        return vectors
 
     def names_of(self, ids: Ids, snapshot: Snapshot) -> Names | None:
         """Return the names of `ids`, all of which must be present in a snapshot; None if the rows have no names."""

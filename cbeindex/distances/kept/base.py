@@ -82,7 +82,7 @@ class KeptVectors:
         return queries.to_dense(self.dim) if isinstance(queries, SparseRows) else queries
 
     def read(self, rows: Rows) -> VectorRows:
-        """Return the vectors of some rows."""
+        """Return the vectors of some rows in float32."""
         read: VectorRows = self._vectors[rows]
         return read
 

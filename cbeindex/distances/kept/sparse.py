@@ -6,6 +6,7 @@ import numpy as np
 
 from ... import kernels
 from ..._core.tuning import tuning
+from ..._core.typing import Rows
 from ...data.sparserows import SparseRows, VectorRows
 from ...errors import CorruptIndexFileError
 from .base import Candidates, ExactNearest, KeptVectors
@@ -13,6 +14,11 @@ from .base import Candidates, ExactNearest, KeptVectors
 
 class SparseVectors(KeptVectors):
     """SparseRows of float32 or float16 values."""
+
+    def read(self, rows: Rows) -> SparseRows:
+        """Return the vectors of some rows in float32."""
+        read: SparseRows = self._vectors[rows]
+        return read if read.values.dtype == np.float32 else read.astype(np.float32)
 
     def nearest(self, queries: VectorRows, candidates: Candidates, k: int) -> ExactNearest:
         """Find the `k` nearest candidates of each query."""

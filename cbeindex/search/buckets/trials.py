@@ -12,7 +12,6 @@ from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.tuning import tuning
 from ..._core.typing import Floats, Mask, Rows
-from ...data.source import VectorSource
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
@@ -43,7 +42,7 @@ class Sample(NamedTuple):
     def of_rows(cls, codec: Codec, segment: Segment, rows: Rows) -> Sample:
         """Take rows of a segment for queries."""
         kept = _kept(codec, segment)
-        return cls(codec, None if kept is None else _as_float32(kept.read(rows), kept.dim), rows)
+        return cls(codec, None if kept is None else kept.read(rows), rows)
 
     @property
     def n_queries(self) -> int:
@@ -126,7 +125,8 @@ class BucketTrial(ABC):
         """
         if self._first is None or self._sample.codec.metric.name == "ip":
             return math.inf
-        return float(np.quantile(self._first, tuning().near_share))
+        found = self._first[np.isfinite(self._first)]  # a query may be the only row that is not removed
+        return float(np.quantile(found, tuning().near_share)) if found.size else math.inf
 
 
 def _share_among(near: Rows, rows: Rows, n_rows: int) -> float:
@@ -143,9 +143,3 @@ def _kept(codec: Codec, segment: Segment) -> KeptVectors | None:
         return None
     places, dim = np.arange(segment.n_rows), codec.encoder.dim
     return kept_vectors(segment.columns["vectors"], places, codec.metric, dim, codec.rows_of_levels)
-
-
-def _as_float32(vectors: VectorRows, dim: int) -> VectorRows:
-    """Return vectors as a search reads them."""
-    source = VectorSource(vectors, dim)
-    return next(iter(source.own_blocks(max(1, source.n_rows), check_finite=False)))[1]
