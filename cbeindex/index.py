@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._core.checks import as_choice, as_count, as_flag, as_missing, as_real, dtype_name
+from ._core.checks import as_choice, as_count, as_flag, as_missing, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
 from ._core.tuning import tuning
@@ -32,6 +32,7 @@ from .search.pipeline import VectorSearch
 from .search.plan import Explanation, Plan, Selection
 from .search.planner import costs, plan
 from .search.prepared import PreparedSearch, prepared
+from .search.ranges import Range, plan_range, range_costs, within
 from .search.request import NO_FILTER, IdFilter, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .search.tuned import TRUE_CANDIDATES, calibrated_by, n_true, tuning_sample
@@ -369,11 +370,12 @@ class CBEIndex(Saveable):
         radius: float,
         rerank: str = "auto",
         *,
+        recall: float | None = None,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
         n_threads: int | None = None,
     ) -> RangeResult:
-        """Find all vectors within a distance of each query.
+        """Find the vectors within a distance of each query.
 
         Parameters
         ----------
@@ -383,30 +385,38 @@ class CBEIndex(Saveable):
         rerank : {"asymmetric", "exact", "auto"}
             Whether distances are estimated or exact. With exact distances, vectors whose estimate is more than four
             standard errors outside the radius are not read.
+        recall : float, optional
+            Share of the vectors within the radius to find on average, by default 0.95 if the index keeps vectors, where
+            cells or tables of substrings hold most of them. 1.0 compares all vectors, as does an index without buckets
+            and, by default, one of codes only. A graph is walked while there are vectors within the radius, at any
+            recall below 1.
         allow, deny, n_threads
             As in `search`.
 
         Returns
         -------
         RangeResult
+            Every result is within the radius by the distance that is returned. `errors` holds the standard errors of
+            estimated distances.
         """
+        source = VectorSource(queries, self.dim, "queries")
+        ids, threads = IdFilter.checked(allow, deny), as_n_threads(n_threads)
+        codec, traits, chosen, wanted = self._plan_range(source, radius, rerank, recall, ids)
+        found = within(source, traits, codec, chosen, wanted, threads)
+        return named(found, chosen.selections) if self._state.rows.has_names else found
+
+    def _plan_range(
+        self, source: VectorSource, radius: Any, rerank: str | None, recall: float | None, ids: IdFilter
+    ) -> tuple[Codec | None, IndexTraits, Plan, Range]:
+        """Plan a range search of the index as it is now."""
         if rerank is None:
             raise ValueError("a radius is in the metric of the index: rerank must not be None")
-        source = VectorSource(queries, self.dim, "queries")
-        request = SearchRequest.checked(
-            source.n_rows, 1, "auto" if self.buckets == "graph" else "scan", ids=IdFilter.checked(allow, deny),
-            rerank=rerank, n_threads=n_threads,
-        )  # fmt: skip
-        codec, traits, chosen = self._plan(request)
+        wanted = Range.checked(radius, recall, self.vectors is not None)
+        mode = "auto" if self.buckets == "graph" and wanted.share < 1 else "scan"
+        codec, traits, chosen = self._plan(SearchRequest.checked(source.n_rows, 1, mode, ids=ids, rerank=rerank))
         if not traits.reads_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
-        bound = as_real(radius, "radius")
-        search = prepared(traits, codec, request, chosen)
-        if search is not None:
-            found = search.within(source, bound, request.n_threads)
-        else:
-            found = VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)
-        return named(found, chosen.selections) if self._state.rows.has_names else found
+        return codec, traits, plan_range(traits, chosen, wanted), wanted
 
     def explain(
         self,
@@ -418,11 +428,21 @@ class CBEIndex(Saveable):
         n_probes: int | None = None,
         *,
         recall: float | None = None,
+        radius: float | None = None,
         allow: ArrayLike | None = None,
         deny: ArrayLike | None = None,
     ) -> Explanation:
-        """Say what `search` with these arguments does and why, and what each mode costs: text with attributes."""
+        """Say what `search` with these arguments does and why, and what each mode costs: text with attributes.
+
+        With a `radius`, say what `range_search` does, which has neither `k`, `mode`, `n_candidates` nor `n_probes`.
+        """
         source = VectorSource(queries, self.dim, "queries")
+        if radius is not None:
+            if (k, mode, n_candidates, n_probes) != (10, "auto", None, None):
+                raise ValueError("a range search has no k, mode, n_candidates or n_probes: give radius, rerank, recall")
+            _, _, chosen, wanted = self._plan_range(source, radius, rerank, recall, IdFilter.checked(allow, deny))
+            head = f"{source.n_rows:,} queries, all within {wanted.radius:g} of {chosen.n_stored:,} vectors each"
+            return Explanation(head, chosen, range_costs(chosen, wanted))
         request = SearchRequest.checked(
             source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
             n_probes=n_probes, recall=recall,
