@@ -298,7 +298,6 @@ def test_bits_that_differ(seed, a, b, share):
 # --- kernel ---
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 @pytest.mark.parametrize("n_bits", [DIM, 2 * DIM])
 def test_doubts_are_standard_errors(metric, n_bits):
@@ -324,7 +323,6 @@ def test_doubts_are_standard_errors(metric, n_bits):
         assert not residuals.doubt_terms(0.0)[:2].any()
 
 
-@pytest.mark.kernels
 @pytest.mark.parametrize("gap", [0.0, 0.5, 3.0, 1e9])
 def test_cells_within_a_gap(gap):
     """A search with a gap finds the rows of the cells within it, and no others."""
