@@ -345,11 +345,12 @@ class CBEIndex(Saveable):
         radius: float,
         rerank: str = "auto",
         *,
+        recall: float | None = None,
         allow: Any = None,
         deny: Any = None,
         n_threads: int | None = None,
     ) -> RangeResult:
-        """Find all vectors within a distance of each query.
+        """Find the vectors within a distance of each query.
 
         Parameters
         ----------
@@ -359,16 +360,21 @@ class CBEIndex(Saveable):
         rerank : {"asymmetric", "exact", "auto"}
             Whether distances are estimated or exact. With exact distances, vectors whose estimate is more than four
             standard errors outside the radius are not read.
+        recall : float, optional
+            Share of the vectors within the radius to find on average, by default 0.95 if the index keeps vectors, where
+            cells or tables of substrings hold most of them. 1.0 compares all vectors, as does an index without buckets
+            and, by default, one of codes only. A graph is walked while there are vectors within the radius, at any
+            recall below 1.
         allow, deny, n_threads
             As in `search`.
 
         Returns
         -------
         RangeResult
+            Every result is within the radius by the distance that is returned. `errors` holds the standard errors of
+            estimated distances.
         """
-        if rerank is None:
-            raise ValueError("a radius is in the metric of the index: rerank must not be None")
-        return self._searches.within(self._state, queries, radius, rerank, allow, deny, n_threads)
+        return self._searches.within(self._state, queries, (radius, rerank, recall), allow, deny, n_threads)
 
     def explain(
         self,
@@ -380,12 +386,20 @@ class CBEIndex(Saveable):
         n_probes: int | None = None,
         *,
         recall: float | None = None,
+        radius: float | None = None,
         allow: Any = None,
         deny: Any = None,
     ) -> Explanation:
-        """Say what `search` with these arguments does and why, and what each mode costs: text with attributes."""
+        """Say what `search` with these arguments does and why, and what each mode costs: text with attributes.
+
+        With a `radius`, say what `range_search` does, which has neither `k`, `mode`, `n_candidates` nor `n_probes`.
+        """
         options = k, mode, rerank, n_candidates, n_probes
-        return self._searches.explain(self._state, queries, options, recall, allow, deny)
+        if radius is None:
+            return self._searches.explain(self._state, queries, options, recall, allow, deny)
+        if (k, mode, n_candidates, n_probes) != (10, "auto", None, None):
+            raise ValueError("a range search has no k, mode, n_candidates or n_probes: give radius, rerank, recall")
+        return self._searches.explain_range(self._state, queries, (radius, rerank, recall), allow, deny)
 
     def filter(self, allow: Any = None, deny: Any = None) -> IdFilter:
         """Prepare a filter for many searches, which then take about the time of searches without one.

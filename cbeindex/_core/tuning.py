@@ -351,6 +351,17 @@ class Tuning:
     # again with half of the misses, and more candidates.
     near_share: float = 0.99
     far_candidates: int = 3
+    # Calibration of range search: queries of a segment at most; their nearest rows, and other rows that stand for all
+    # others; the least mean number of rows within a radius that is measured, and the largest share of all rows; and the
+    # least queries that must have rows within it. Takes 0.1 s of the 8.5 s in which Fashion is added.
+    most_range_queries: int = 512
+    near_range_rows: int = 100
+    other_range_rows: int = 1024
+    least_range_rows: float = 0.25
+    most_range_share: float = 1 / 16
+    least_queries_of_radius: int = 32
+    # Rows within a radius that a search in cells has room for at first.
+    first_range_room: int = 4096
     # Filters whose rows are near each other. Few allowed rows are so if they are in fewer cells than this share of what
     # is expected of random rows, and vertices, some of which are sampled, if their neighbours are visible more often.
     # All rows are searched then, and as many of them are candidates, for each result and at least.

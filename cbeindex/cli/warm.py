@@ -87,7 +87,9 @@ def _vectors() -> None:
 def _buckets(kind: str) -> Callable[[], None]:
     def use() -> None:
         for dtype in (None, "float32", "int8"):
-            _use(CBEIndex(dim=256, vectors=dtype, buckets=kind), _rows(256))
+            index = CBEIndex(dim=256, vectors=dtype, buckets=kind)
+            _use(index, _rows(256))
+            index.range_search(_rows(256)[:2], radius=0.9)
 
     return use
 

@@ -107,6 +107,17 @@ def distance_of(row: Numbers, query: Vectors, query_square: float, metric: int) 
 
 
 @njit(cache=True, nogil=True)
+def distances(query: Vectors, vectors: Numbers, rows: Rows, metric: int, out: Floats) -> None:
+    """Write the distances from a query to some rows of `vectors`."""
+    square, dim, ahead = product(query, query), vectors.shape[1], 4
+    for i in range(rows.size):
+        if i + ahead < rows.size:
+            for j in range(0, dim, 16):
+                prefetch(vectors, rows[i + ahead] * dim + j)
+        out[i] = distance_of(vectors[rows[i]], query, square, metric)
+
+
+@njit(cache=True, nogil=True)
 def sparse_sums(
     indices: SparseIndices, values: Numbers, begin: int, end: int, query: Vectors, is_l2: bool, number: int, seen: Rows
 ) -> Any:

@@ -26,12 +26,15 @@ class Selection(NamedTuple):
     effort : int or None
         Cells to probe, or the beam of a walk; None: what the buckets do by default, or everything if the plan is to
         deliver a recall.
+    gap : float
+        Range search visits the cells that are at most this much farther than the nearest one.
     """
 
     segment: Segment
     rows: Rows | None
     hidden: Mask
     effort: int | None = None
+    gap: float = math.inf
 
     @property
     def n_scanned(self) -> int:

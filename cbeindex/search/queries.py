@@ -71,3 +71,8 @@ class EncodedBatch:
     def some(self, which: NDArray[np.int64]) -> EncodedBatch:
         """Return some of the queries, which count what they read in the same place."""
         return replace(self, vectors=self.vectors[which], encoded=self.encoded.some(which))
+
+    def one(self, i: int) -> EncodedBatch:
+        """Return query i alone."""
+        some = slice(i, i + 1)
+        return replace(self, vectors=self.vectors[some], encoded=self.encoded.some(some))

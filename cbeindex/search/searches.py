@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .._core.checks import as_real
+from .._core.threads import as_n_threads
 from ..data.source import VectorSource
 from ..distances.codec import Codec
 from ..store.state import IndexState
@@ -15,6 +15,7 @@ from .pipeline import VectorSearch
 from .plan import Explanation, Plan, Selection
 from .planner import costs, plan
 from .prepared import PreparedSearch, prepared
+from .ranges import Range, plan_range, range_costs, within
 from .request import IndexTraits, SearchRequest
 from .results import RangeResult, SearchResult, check_result_size
 
@@ -88,35 +89,50 @@ class VectorSearches:
         return found.first() if source.is_single else found, chosen.selections
 
     def within(
-        self, state: IndexState, queries: Any, radius: Any, rerank: Any, allow: Any, deny: Any, threads: Any
+        self, state: IndexState, queries: Any, options: tuple[Any, Any, Any], allow: Any, deny: Any, threads: Any
     ) -> RangeResult:
-        """Search with the arguments of `CBEIndex.range_search`."""
+        """Search with the arguments of `CBEIndex.range_search`: `options` are `radius`, `rerank` and `recall`."""
         ids, source = filter_of(allow, deny), VectorSource(queries, self._dim, "queries")
         if not isinstance(ids, FilterPerQuery):
-            return self._within(state, source, radius, rerank, ids, threads)
+            return self._within(state, source, options, ids, threads)
         frozen = state.frozen()
 
         def search(some: Any, one: IdFilter) -> RangeResult:
-            return self._within(frozen, VectorSource(some, self._dim, "queries"), radius, rerank, one, threads)
+            return self._within(frozen, VectorSource(some, self._dim, "queries"), options, one, threads)
 
         return search_each(*vectors_by_filter(source, self._traits.metric, ids), search)
 
     def _within(
-        self, state: IndexState, source: VectorSource, radius: Any, rerank: Any, ids: IdFilter, threads: Any
+        self, state: IndexState, source: VectorSource, options: tuple[Any, Any, Any], ids: IdFilter, threads: Any
     ) -> RangeResult:
         """Search with one filter."""
-        mode = "auto" if self._traits.buckets == "graph" else "scan"
-        request = SearchRequest.checked(source.n_rows, 1, mode, ids=ids, rerank=rerank, n_threads=threads)
+        codec, traits, chosen, wanted = self._plan_range(state, source, options, ids)
+        found = within(source, traits, codec, chosen, wanted, as_n_threads(threads))
+        return named(found, chosen.selections) if state.rows.has_names else found
+
+    def _plan_range(
+        self, state: IndexState, source: VectorSource, options: tuple[Any, Any, Any], ids: IdFilter
+    ) -> tuple[Codec | None, IndexTraits, Plan, Range]:
+        """Plan a range search of a state of the index."""
+        radius, rerank, recall = options
+        if rerank is None:
+            raise ValueError("a radius is in the metric of the index: rerank must not be None")
+        wanted = Range.checked(radius, recall, state.ingest.vectors is not None)
+        mode = "auto" if self._traits.buckets == "graph" and wanted.share < 1 else "scan"
+        request = SearchRequest.checked(source.n_rows, 1, mode, ids=ids, rerank=rerank)
         codec, traits, chosen = self._plan(state, request)
         if not traits.reads_vectors and not traits.can_estimate:
             raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
-        bound = as_real(radius, "radius")
-        search = prepared(traits, codec, request, chosen)
-        if search is not None:
-            found = search.within(source, bound, request.n_threads)
-        else:
-            found = VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)
-        return named(found, chosen.selections) if state.rows.has_names else found
+        return codec, traits, plan_range(traits, chosen, wanted), wanted
+
+    def explain_range(
+        self, state: IndexState, queries: Any, options: tuple[Any, Any, Any], allow: Any, deny: Any
+    ) -> Explanation:
+        """Explain the search with the arguments of `within`."""
+        source = VectorSource(queries, self._dim, "queries")
+        _, _, chosen, wanted = self._plan_range(state, source, options, one_filter(allow, deny))
+        head = f"{source.n_rows:,} queries, all within {wanted.radius:g} of {chosen.n_stored:,} vectors each"
+        return Explanation(head, chosen, range_costs(chosen, wanted))
 
     def explain(
         self, state: IndexState, queries: Any, options: tuple[Any, ...], recall: Any, allow: Any, deny: Any

@@ -27,6 +27,7 @@ from ...errors import CorruptIndexFileError
 from ..calibration import Calibration, describe_calibration, load_calibration
 from ..plan import Cost, Plan, Selection
 from ..queries import CodeQueries
+from ..rangecalibration import RangeCalibration, describe_ranges, load_ranges
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
 from .centroids import derived
@@ -68,6 +69,8 @@ class ResidualCells(Buckets):
         Rows in their second cells.
     calibration : Calibration, or None
         What a number of probes finds; None for few rows.
+    ranges : RangeCalibration, or None
+        Which cells a range search visits; None if it visits all of them.
     """
 
     codec: ResidualCodec
@@ -78,6 +81,7 @@ class ResidualCells(Buckets):
     cell_centres: NDArray[np.uint16]
     copies: Copies
     calibration: Calibration | None = None
+    ranges: RangeCalibration | None = None
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -208,7 +212,8 @@ class ResidualCells(Buckets):
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
         spilled = {"has_copies": True} if len(self.copies.records) else {}
-        return {"n_cells": self.n_cells} | spilled | describe_calibration(self.calibration)
+        measured = describe_calibration(self.calibration) | describe_ranges(self.ranges)
+        return {"n_cells": self.n_cells} | spilled | measured
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
@@ -247,7 +252,8 @@ class ResidualCells(Buckets):
             copies = Copies(of_copies, read("copy_starts", np.int64, n_cells + 1))
             if copies.starts[0] != 0 or copies.starts[-1] != len(of_copies) or (np.diff(copies.starts) < 0).any():
                 raise ValueError(f"records of copies must ascend from 0 to {len(of_copies)}")
-        return cls(codec, records, starts, offsets, centroids, centres, copies, load_calibration(described))
+        calibration, ranges = load_calibration(described), load_ranges(described)
+        return cls(codec, records, starts, offsets, centroids, centres, copies, calibration, ranges)
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""

@@ -11,12 +11,13 @@ import numpy as np
 from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Floats, Mask, Rows
+from ..._core.typing import Mask, Rows
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
 from ...store.segment import NOT_HIDDEN, Segment
 from .. import exact
+from ..topk import TopK
 
 
 class Sample(NamedTuple):
@@ -41,7 +42,7 @@ class Sample(NamedTuple):
     @classmethod
     def of_rows(cls, codec: Codec, segment: Segment, rows: Rows) -> Sample:
         """Take rows of a segment for queries."""
-        kept = _kept(codec, segment)
+        kept = kept_of(codec, segment)
         return cls(codec, None if kept is None else kept.read(rows), rows)
 
     @property
@@ -63,10 +64,10 @@ class BucketTrial(ABC):
 
     most_effort: int
     deepest: int = 0
-    _first: Floats | None = None
+    _near: TopK | None = None
 
     def __init__(self, segment: Segment, sample: Sample) -> None:
-        self._segment, self._sample = segment, sample
+        self._segment, self.sample = segment, sample
         self._hidden: Mask = segment.removed if segment.removed.size else NOT_HIDDEN
         self.n_queries = sample.n_queries
 
@@ -76,7 +77,7 @@ class BucketTrial(ABC):
 
     def candidates(self, effort: int, n: int, n_queries: int) -> Rows:
         """Return the nearest `n` rows by estimate that the first queries find with an effort, -1 behind them."""
-        own = self._sample.rows
+        own = self.sample.rows
         if own is None:
             return self._find(effort, n, n_queries)
         rows = self._find(effort, n + 1, n_queries)
@@ -90,9 +91,11 @@ class BucketTrial(ABC):
         Estimates of all rows choose the rows whose vectors are read, enough of them that none is missed: the deeper
         half must hold hardly any of the nearest.
         """
-        if self._sample.truth is not None:
-            return self._sample.truth[:n_queries, :k]
-        kept, n_rows, limits = _kept(self._sample.codec, self._segment), self._segment.n_rows, tuning()
+        if self.sample.truth is not None:
+            return self.sample.truth[:n_queries, :k]
+        if self._near is not None and k <= self._near.ids.shape[1]:
+            return self._near.ids[:n_queries, :k]
+        kept, n_rows, limits = kept_of(self.sample.codec, self._segment), self._segment.n_rows, tuning()
         if kept is None:
             return self.candidates(self.most_effort, k, n_queries)
         n = max(limits.true_rows_of_k * k, limits.least_true_rows)
@@ -109,13 +112,13 @@ class BucketTrial(ABC):
 
     def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> Rows:
         """Return the `k` nearest of some rows by exact distance."""
-        assert self._sample.vectors is not None
+        assert self.sample.vectors is not None
         candidates = Candidates(
             np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
         )
-        near = exact.nearest(kept, self._sample.vectors[: len(rows)], candidates, k, n_cores())[0]
+        near = exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
         if len(rows) == self.n_queries:
-            self._first = near.distances[:, 0]
+            self._near = near
         return near.ids
 
     def far(self) -> float:
@@ -123,9 +126,10 @@ class BucketTrial(ABC):
 
         Products do not tell how far a query is. Queries of the caller have been measured themselves.
         """
-        if self._first is None or self._sample.codec.metric.name == "ip":
+        if self._near is None or self.sample.codec.metric.name == "ip":
             return math.inf
-        found = self._first[np.isfinite(self._first)]  # a query may be the only row that is not removed
+        first = self._near.distances[:, 0]
+        found = first[np.isfinite(first)]  # a query may be the only row that is not removed
         return float(np.quantile(found, tuning().near_share)) if found.size else math.inf
 
 
@@ -137,7 +141,7 @@ def _share_among(near: Rows, rows: Rows, n_rows: int) -> float:
     return float(found.sum() / max(1, near.size))
 
 
-def _kept(codec: Codec, segment: Segment) -> KeptVectors | None:
+def kept_of(codec: Codec, segment: Segment) -> KeptVectors | None:
     """Return the kept vectors of a segment, whose rows are known by their places; None if there are none."""
     if "vectors" not in segment.columns:
         return None
