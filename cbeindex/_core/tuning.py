@@ -172,7 +172,8 @@ class Tuning:
     # many of them, comes from the second half of these rows, more rows are read for that query. Raw norms, k = 10, in
     # microseconds a query with 10@10, all queries with more rows / by this rule: Fashion l2 963 (1.000) / 146 (1.000)
     # and ip 662 (1.000) / 129 (1.000), where cosine takes 138; GloVe l2 1,378 (1.000) / 435 (0.996) and ip 822 (1.000)
-    # / 258 (0.999), where cosine takes 213 (0.996).
+    # / 258 (0.999), where cosine takes 213 (0.996). With k = 100
+    # GloVe gains no time under l2, 1,560 (0.998) / 1,500 (0.990), nor under ip.
     deep_results: int = 8
     exact_rows_of_k_with_norms: int = 64
     least_exact_rows_with_norms: int = 8192
@@ -371,7 +372,8 @@ class Tuning:
     least_clump_candidates: int = 256
     # A cell is depleted if the visible share of its rows is below this part of that of all rows. Of the nearest visible
     # rows of a query there, a search finds this share, so that it must find more for other queries, or search all rows.
-    # Fashion, 10 of 10 at 0.95: 0.4 if one of ten labels or the tenth nearest to a row is hidden. GloVe: 0.7 and more.
+    # 10 of 10 at 0.95, from 400 queries: Fashion 0.4 if one of ten labels and 0.3 if the tenth nearest to a row is
+    # hidden; GloVe 0.5 to 0.9.
     depleted_density: float = 0.1
     depleted_share_found: float = 0.4
     # Nanoseconds for each row and byte of a code that is scanned, for each vector and byte that is read, and for each
