@@ -234,7 +234,7 @@ class RangeResult(_RangeResult):
         counts = np.diff(self.lims)[places]
         lims = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
         chosen = np.arange(lims[-1]) + np.repeat(self.lims[places] - lims[:-1], counts)
-        errors = None if self._errors is None else lambda: self.errors[chosen]
+        errors = None if self._errors is None else lambda: np.asarray(self.errors)[chosen]
         return RangeResult(lims, self.distances[chosen], self.ids[chosen], self.stats, errors)
 
     @classmethod
