@@ -14,6 +14,7 @@ from .popcount import popcount64
 from .querytables import Tables, measure_nibbles
 from .sorting import sort_keys
 from .topk import keep_smallest
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
@@ -33,7 +34,7 @@ def rank_cells(
     """Write a key of (estimated distance, cell) for each cell."""
     size, at = directory.shape[1], 32 * n_bytes
     sums, near = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
-    bits = near.view(np.int32)
+    bits = view_as(near, np.int32)
     for block in range(directory.shape[0]):
         base = block * size
         sum_block(directory, base, n_bytes, tables, (0,), sums)
@@ -55,7 +56,7 @@ def choose_cells(
     if n_exact < n_cells:
         keep_smallest(keys, n_cells, n_exact)
     near = np.empty(1, dtype=np.float32)
-    bits = near.view(np.int32)
+    bits = view_as(near, np.int32)
     for i in range(n_exact):
         cell = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
         near[0] = bases[cell] - weight * dot_floats(query, centroids, cell * width, width)
@@ -73,7 +74,7 @@ def append_places(
     The row numbers of the block begin at `rows[first]`. A file may hold any number there: keys of rows that do not
     exist are not appended.
     """
-    bits = estimates.view(np.int32)
+    bits = view_as(estimates, np.int32)
     while near != 0:
         lowest = near & (~near + np.uint64(1))
         place = np.int64(popcount64(lowest - np.uint64(1)))
@@ -121,7 +122,8 @@ def drop_copies(keys: Keys, n: int, n_most: int, seen: Rows) -> int:
     `seen` is memory to work in, of a power of two at least twice as many numbers as there are keys.
     """
     mask = np.int64(seen.size - 1)
-    seen[:] = -1
+    for place in range(seen.size):
+        seen[place] = -1
     n_left = 0
     for i in range(n):
         rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))

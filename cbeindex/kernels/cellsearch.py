@@ -8,14 +8,15 @@ from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Ve
 from .cellscan import choose_cells, drop_copies, offset_of_products, prefetch_cell, rank_cells, scan_cell
 from .dots import dot_floats
 from .estimates import Records
-from .exact import distance_of, insert, is_farther, product
+from .exact import clear, distance_of, insert, is_farther, product
 from .jit import njit
-from .kept import KeptRows, read_kept, shift_of
+from .kept import KeptRows, forget_shifts, read_kept, shift_of
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
 from .sorting import sort_keys
 from .topk import keep_smallest
 from .transform import transform_rows
+from .views import read_only, view_as
 
 LARGEST = np.float32(np.finfo(np.float32).max)
 NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
@@ -33,8 +34,7 @@ def read_exactly(
     k, dim = near.size, vectors.shape[1]
     slack = 1e-6 * np.sqrt(dim)
     square = product(query, query) if metric != 0 else 0.0
-    for i in range(k):
-        near[i], near_ids[i] = np.inf, -1
+    clear(near, near_ids)
     rows = np.empty(n, dtype=np.int64)
     for i in range(n):
         rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
@@ -70,8 +70,10 @@ def scan_cells(
     n_bytes = (projections.size * bits + 7) // 8
     square = dot_floats(projections, projections, 0, projections.size)
     precise_step, precise_offset, has_precise = np.float32(0), np.float32(0), False
-    bounds, count = np.full(1, LARGEST), 0
-    shifts[:] = np.nan
+    bounds = np.empty(1, dtype=np.float32)
+    bounds[0] = LARGEST
+    count: Any = np.int64(0)  # a literal 0 would be a type of its own
+    forget_shifts(shifts)
     for i in range(n_cells):
         if i >= n_least and count >= n_wanted:
             break
@@ -112,10 +114,10 @@ def scan_cells(
         keep_smallest(found, count, n_kept)
         count = n_kept
     sort_keys(found, 0, count)
-    return drop_copies(found, count, n_found, seen) if with_copies else count
+    return int(drop_copies(found, count, n_found, seen) if with_copies else count)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def search_one(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
     centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows,
@@ -128,8 +130,8 @@ def search_one(
     `tables`, `precise_tables`, `cells`, `shifts`, `found` and `seen` are memory to work in.
     """
     n_cells, n_probes, n_exact, n_found, n_wanted = bases.size, counts[0], counts[1], counts[2], counts[3]
-    rows, width = records.reshape(-1).view(np.int32), centroids.shape[1]
-    copied_rows, with_copies = copies.reshape(-1).view(np.int32), copies.shape[0] > 0
+    rows, width = view_as(records.reshape(-1), np.int32), centroids.shape[1]
+    copied_rows, with_copies = view_as(copies.reshape(-1), np.int32), copies.shape[0] > 0
     n_bytes = (width * bits + 7) // 8
     step, product_offset = fill_tables(z, bits, False, tables[0])
     cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
@@ -163,7 +165,8 @@ def search_one(
     else:
         for i in range(n):
             keys[i] = found[i]
-        keys[n:] = NO_KEY
+        for i in range(n, keys.size):
+            keys[i] = NO_KEY
         return True
     visits[2] += max(0, n_read)
     return bool(n_read >= 0)
@@ -228,9 +231,9 @@ def search_projections(
     for i in range(projections.shape[0]):
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
-            projections[i], query_shifts[i], query, centres, bits, weights, directory, centroids, bases, cell_centres,
-            starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric, counts, tables,
-            precise_tables, cells, shifts, found, seen, keys[i], distances[i], result_ids[i], visits,
+            read_only(projections[i]), query_shifts[i], read_only(query), centres, bits, weights, directory, centroids,
+            bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
+            counts, tables, precise_tables, cells, shifts, found, seen, keys[i], distances[i], result_ids[i], visits,
         ):  # fmt: skip
             return False
     return True
@@ -289,16 +292,18 @@ def search_vectors(
             if not square <= longest:
                 return int(first + i)
             query_shifts[i] = prepare_query(queries[first + i], square, metric, mean, prepared[i])
-        bad = transform_rows(prepared, 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums)
+        bad = transform_rows(
+            read_only(prepared), 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums
+        )
         if bad >= 0:
             return int(first + bad)
         for i in range(n):
             query = first + i
             if not search_one(
-                projections[i], query_shifts[i], queries[query], centres, bits, weights, directory, centroids, bases,
-                cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
-                counts, tables, precise_tables, cells, shifts, found, seen, keys[query], distances[query],
-                result_ids[query], visits,
+                read_only(projections[i]), query_shifts[i], read_only(queries[query]), centres, bits, weights,
+                directory, centroids, bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order,
+                ids, vectors, kept, metric, counts, tables, precise_tables, cells, shifts, found, seen, keys[query],
+                distances[query], result_ids[query], visits,
             ):  # fmt: skip
                 return -1
     return int(n_queries)
