@@ -11,6 +11,7 @@ import scipy.sparse
 import cbeindex
 from cbeindex import BinaryIndex, CBEIndex
 from cbeindex._core.threads import n_cores
+from cbeindex._core.tuning import tuned
 from tests import vector_oracles
 from tests.small import buckets_of, check_equal, small_buckets
 from tests.vector_oracles import clustered
@@ -216,6 +217,18 @@ def test_codes_alone_report_what_they_expect():
     found = index.search(some_vectors(5), 10, recall=0.9)
     assert 0 < found.stats["expected_recall"] <= 1
     assert found.stats["rerank"] == "asymmetric"
+
+
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(kind):
+    def n_queries(**changes):
+        with tuned(**changes):
+            (buckets,) = buckets_of(an_index(kind))
+        return buckets.describe()["calibration"]["n_queries"][0]
+
+    assert n_queries(pilot_queries=8) == 300
+    assert 8 < n_queries(pilot_queries=8, calibration_reads=20_000) < 300
+    assert n_queries(pilot_queries=8, calibration_reads=1) == 8
 
 
 @pytest.mark.parametrize("kind", ["cells", "graph"])

@@ -25,7 +25,7 @@ from .cellsteps import (
 )
 from .estimates import Records
 from .jit import njit
-from .kept import KeptRows
+from .kept import KeptRows, forget_shifts
 from .topk import keep_smallest
 
 
@@ -129,7 +129,7 @@ def search_group(
         is_short[i] = n < sizes[3] and n_probes < n_cells
         if not is_short[i]:
             count_visits(cells[i], starts, copy_starts, with_copies, visits)
-            centre_shifts[:] = np.nan
+            forget_shifts(centre_shifts)
             if not read_found(
                 projections[i], query_shifts[i], queries[i] if vectors.shape[0] > 0 else queries[0], centres, weights,
                 order, ids, vectors, kept, sizes[4], metric, centre_shifts, found[i], n, keys[i], distances[i],

@@ -16,6 +16,7 @@ from .querytables import Tables, measure_nibbles
 from .sorting import sort_keys
 from .thresholds import limit_of_smallest, order_bits, places_within
 from .topk import keep_smallest
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
@@ -66,7 +67,7 @@ def choose_cells(
     for i in range(n):
         distances[i] = bases[places[i]] - weight * dot_floats(query, centroids, places[i] * width, width)
     order_bits(distances, n, ordered)
-    limit, bits, count = limit_of_smallest(ordered, n, n_probes), distances.view(np.int32), 0
+    limit, bits, count = limit_of_smallest(ordered, n, n_probes), view_as(distances, np.int32), 0
     for i in range(n):
         keys[count] = key_of(bits[i], places[i])
         count += ordered[i] <= limit
@@ -76,7 +77,7 @@ def choose_cells(
     sort_keys(keys, 0, min(n_first, n_probes))
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def scan_visits(
     cells: Rows, begins: Rows, queries: Rows, visit_shifts: Floats, tables: Tables, is_precise: bool, steps: Floats,
     product_offsets: Floats, records: Records, starts: Rows, n_bytes: int, hidden: Mask, ranks: Ranks, k: int,
@@ -105,7 +106,7 @@ def scan_visits(
         How many keys there are, and the largest distance that may be among the `k` smallest.
     """
     sums, near, four = np.empty((4, 32), dtype=np.int32), np.empty(32, dtype=np.float32), np.empty(4, dtype=np.int64)
-    rows, bits = records.reshape(-1).view(np.int32), near.view(np.int32)
+    rows, bits = view_as(records.reshape(-1), np.int32), view_as(near, np.int32)
     size, at, last = records.shape[1], 32 * n_bytes, found.shape[1] - 32
     for i in range(cells.size):
         start, stop = starts[cells[i]], starts[cells[i] + 1]
@@ -156,7 +157,8 @@ def drop_copies(keys: Keys, n: int, n_most: int, seen: Rows) -> int:
     `seen` is memory to work in, of a power of two at least twice as many numbers as there are keys.
     """
     mask = np.int64(seen.size - 1)
-    seen[:] = -1
+    for place in range(seen.size):
+        seen[place] = -1
     n_left = 0
     for i in range(n):
         rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))

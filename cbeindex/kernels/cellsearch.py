@@ -13,9 +13,10 @@ from .jit import njit
 from .kept import KeptRows
 from .querytables import Tables
 from .transform import transform_rows
+from .views import read_only
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def search_one(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
     centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows,
@@ -29,7 +30,8 @@ def search_one(
     """
     n_cells, n_probes, n_found, n_wanted = bases.size, counts[0], counts[2], counts[3]
     with_copies = copies.shape[0] > 0
-    n_keys, bounds = np.zeros(1, dtype=np.int64), np.full(1, LARGEST)
+    n_keys, bounds = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.float32)
+    n_keys[0], bounds[0] = 0, LARGEST
     step, product_offset = begin_query(
         z, bits, weights, directory, centroids, bases, n_probes, counts[1], tables, near, cells
     )
@@ -110,9 +112,10 @@ def search_projections(
     for i in range(projections.shape[0]):
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
-            projections[i], query_shifts[i], query, centres, bits, weights, directory, centroids, bases, cell_centres,
-            starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric, counts, tables,
-            precise_tables, near, cells, shifts, found, seen, keys[i], distances[i], result_ids[i], visits,
+            read_only(projections[i]), query_shifts[i], read_only(query), centres, bits, weights, directory, centroids,
+            bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
+            counts, tables, precise_tables, near, cells, shifts, found, seen, keys[i], distances[i], result_ids[i],
+            visits,
         ):  # fmt: skip
             return False
     return True
@@ -184,16 +187,18 @@ def search_vectors(
         n_prepared = prepare_queries(queries, first, first + n, longest, metric, mean, prepared, query_shifts)
         if n_prepared < first + n:
             return int(n_prepared)
-        bad = transform_rows(prepared, 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums)
+        bad = transform_rows(
+            read_only(prepared), 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums
+        )
         if bad >= 0:
             return int(first + bad)
         for i in range(n):
             query = first + i
             if not search_one(
-                projections[i], query_shifts[i], queries[query], centres, bits, weights, directory, centroids, bases,
-                cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
-                counts, tables, precise_tables, near, cells, shifts, found, seen, keys[query], distances[query],
-                result_ids[query], visits,
+                read_only(projections[i]), query_shifts[i], read_only(queries[query]), centres, bits, weights,
+                directory, centroids, bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order,
+                ids, vectors, kept, metric, counts, tables, precise_tables, near, cells, shifts, found, seen,
+                keys[query], distances[query], result_ids[query], visits,
             ):  # fmt: skip
                 return -1
     return int(n_queries)

@@ -8,9 +8,9 @@ from .._core.typing import Floats, Ids, Keys, Mask, Ranks, Rows, Vectors
 from .cellscan import choose_cells, drop_copies, estimate_cells, offset_of_products, scan_visits
 from .dots import dot_floats
 from .estimates import Records
-from .exact import distance_of, insert, is_farther, product
+from .exact import clear, distance_of, insert, is_farther, product
 from .jit import njit
-from .kept import KeptRows, read_kept, shift_of
+from .kept import KeptRows, forget_shifts, read_kept, shift_of
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
 from .sorting import sort_keys
@@ -33,8 +33,7 @@ def read_exactly(
     k, dim = near.size, vectors.shape[1]
     slack = 1e-6 * np.sqrt(dim)
     square = product(query, query) if metric != 0 else 0.0
-    for i in range(k):
-        near[i], near_ids[i] = np.inf, -1
+    clear(near, near_ids)
     rows = np.empty(n, dtype=np.int64)
     for i in range(n):
         rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
@@ -64,7 +63,7 @@ def shifts_of_cells(
     centres, is memory to work in.
     """
     square, n_plain, n_left = dot_floats(z, z, 0, z.size), 0, n
-    shifts[:] = np.nan
+    forget_shifts(shifts)
     for i in range(n):
         cell = np.int64(chosen[i] & np.uint64(0xFFFFFFFF))
         centre = np.int64(cell_centres[cell])
@@ -165,7 +164,8 @@ def read_found(
     else:
         for i in range(n):
             keys[i] = found[i]
-        keys[n:] = NO_KEY
+        for i in range(n, keys.size):
+            keys[i] = NO_KEY
         return True
     visits[2] += max(0, n_read)
     return bool(n_read >= 0)

@@ -10,12 +10,13 @@ import numpy as np
 
 from .._core.typing import Floats, Rows
 from .jit import njit
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
 def order_bits(distances: Floats, n: int, ordered: Any) -> None:
     """Write `n` float32 distances as int32 that order like them."""
-    bits = distances.view(np.int32)
+    bits = view_as(distances, np.int32)
     for i in range(n):
         ordered[i] = bits[i] ^ ((bits[i] >> np.int32(31)) & np.int32(0x7FFFFFFF))
 

@@ -53,9 +53,8 @@ def measure_ranges(trial: CellTrial, own: CellTrial) -> RangeCalibration | None:
     limits = tuning()
     if trial.kept() is None or trial.sample.codec.metric.name == "ip":
         return None
-    n = min(trial.n_queries, limits.most_range_queries)
-    pairs, gaps = _pairs_of(trial, n)
-    n_near = np.cumsum(pairs.weights) / n
+    pairs, gaps = _pairs_of(trial, min(trial.n_queries, limits.most_range_queries))
+    n_near = np.cumsum(pairs.weights) / len(gaps)
     radii, found = [0.0], [[_gap(_pairs_with_themselves(own), share) for share in SHARES]]
     wanted = limits.least_range_rows
     while wanted <= limits.most_range_share * trial.n_visible:
@@ -82,11 +81,13 @@ def _pairs_with_themselves(own: CellTrial) -> _Pairs:
 
 
 def _pairs_of(trial: CellTrial, n: int) -> tuple[_Pairs, NDArray[np.float64]]:
-    """Return pairs of the first `n` queries, and the gaps of all cells, (n, n_cells)."""
-    gaps, kept, sample, limits = trial.gaps(n), trial.kept(), trial.sample, tuning()
+    """Return pairs of the first queries, at most `n`, and the gaps of all cells for each of them, (n, n_cells)."""
+    kept, sample, limits = trial.kept(), trial.sample, tuning()
     assert kept is not None
     assert sample.vectors is not None
     near = trial.truth(limits.near_range_rows, n)
+    n = len(near)
+    gaps = trial.gaps(n)
     visible = trial.visible_rows()
     others = np.random.default_rng(len(visible)).permutation(visible)[: limits.other_range_rows]
     dense = kept.dense(sample.vectors[np.arange(n)])

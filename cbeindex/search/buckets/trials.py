@@ -88,38 +88,45 @@ class BucketTrial(ABC):
     def truth(self, k: int, n_queries: int) -> Rows:
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
 
-        Estimates of all rows choose the rows whose vectors are read, enough of them that none is missed: the deeper
-        half must hold hardly any of the nearest.
+        Estimates of all rows choose the rows whose vectors are read. A few queries tell how many it takes: the deeper
+        half must hold hardly any of the nearest. Where it takes many, there are fewer queries than were asked for.
         """
         if self.sample.truth is not None:
             return self.sample.truth[:n_queries, :k]
         if self._near is not None and k <= self._near.ids.shape[1]:
             return self._near.ids[:n_queries, :k]
-        kept, n_rows, limits = kept_of(self.sample.codec, self._segment), self._segment.n_rows, tuning()
+        kept, limits = kept_of(self.sample.codec, self._segment), tuning()
         if kept is None:
             return self.candidates(self.most_effort, k, n_queries)
-        n = max(limits.true_rows_of_k * k, limits.least_true_rows)
-        while True:
-            rows = self.candidates(self.most_effort, min(n, n_rows), n_queries)
-            near = self._nearest(kept, rows, k)
-            self.deepest = max(self.deepest, n // 2)
-            if (
-                n >= min(n_rows, limits.most_true_rows)
-                or _share_among(near, rows[:, n // 2 :], n_rows) <= limits.deep_share
-            ):
-                return near
+        n, n_first = max(limits.true_rows_of_k * k, limits.least_true_rows), min(n_queries, limits.pilot_queries)
+        while not self._reaches(kept, n, k, n_first):
             n *= 2
+        self.deepest = max(self.deepest, n // 2)
+        n_taken = max(n_first, min(n_queries, limits.calibration_reads // n))
+        near = self._nearest(kept, self._best(n, n_taken), k)
+        if n_queries == self.n_queries:
+            self._near = near
+        return near.ids
 
-    def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> Rows:
+    def _reaches(self, kept: KeptVectors, n: int, k: int, n_queries: int) -> bool:
+        """Return whether the best `n` rows by estimate hold nearly all of the `k` nearest, or are all that is tried."""
+        n_rows, limits = self._segment.n_rows, tuning()
+        if n >= min(n_rows, limits.most_true_rows):
+            return True
+        rows = self._best(n, n_queries)
+        return _share_among(self._nearest(kept, rows, k).ids, rows[:, n // 2 :], n_rows) <= limits.deep_share
+
+    def _best(self, n: int, n_queries: int) -> Rows:
+        """Return the best `n` of all rows by estimate."""
+        return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries)
+
+    def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
         assert self.sample.vectors is not None
         candidates = Candidates(
             np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
         )
-        near = exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
-        if len(rows) == self.n_queries:
-            self._near = near
-        return near.ids
+        return exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
 
     def far(self) -> float:
         """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.
