@@ -32,4 +32,6 @@ def test_the_quickstart_compiles_no_kernel_for_two_kinds_of_arrays(cold):
     for one in cold:
         signatures.setdefault((one["kernel"], one["caller"] is None), set()).add(one["signature"])
     assert len(cold) <= 63, sorted(one["kernel"] for one in cold)
-    assert {kernel: found for kernel, found in signatures.items() if len(found) > 2} == {}
+    # Small ones that others call, such as a product, may be compiled for arrays that are read-only, or are not, too.
+    most = {True: 1, False: 3}
+    assert {kernel: found for kernel, found in signatures.items() if len(found) > most[kernel[1]]} == {}
