@@ -5,7 +5,7 @@ BIN := .venv/bin
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-wheel coverage fuzz bench clean
+.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-umap test-wheel wheel coverage fuzz bench clean
 
 test: lint types docs coverage tests-bounds test-wheel
 
@@ -41,6 +41,10 @@ tests-bounds: .venv/dev
 test-torch: .venv/dev .venv/torch
 	$(BIN)/python -m pytest -q tests/test_torch.py tests/test_devices.py
 
+# UMAP, which compiles its own kernels for half a minute when it is imported and used.
+test-umap: .venv/dev .venv/umap
+	$(BIN)/python -m pytest -q tests/test_umap.py
+
 # The tests with the oldest releases of numpy, scipy and numba that pyproject.toml allows; TESTS=... some tests.
 tests-oldest: .venv-oldest/dev
 	NUMBA_CACHE_DIR=$(CURDIR)/.venv-oldest/kernels .venv-oldest/bin/python -m pytest -q -n 2 $(TESTS)
@@ -50,7 +54,8 @@ tests-oldest: .venv-oldest/dev
 	.venv-oldest/bin/python -m pip install --quiet --constraint tests/oldest.txt --editable ".[dev]"
 	touch $@
 
-# The wheel, in an environment that has nothing else: imported with warnings as errors, then the quickstart.
+# The wheel, in an environment that has nothing else: imported with warnings as errors, then the quickstart. Then a wheel
+# with the kernels of the README's index for this kind of processor, with which that index compiles nothing.
 test-wheel:
 	rm -rf .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
@@ -59,6 +64,16 @@ test-wheel:
 	cp examples/quickstart.py .venv-wheel/
 	cd .venv-wheel && bin/python -W error -c "import cbeindex, cbeindex.interop" && bin/python -W error quickstart.py
 	cd .venv-wheel && bin/cbeindex --version
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 CBEINDEX_KINDS=default CBEINDEX_LEVELS=best \
+		.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel/compiled .
+	.venv-wheel/bin/python -m pip install --quiet --force-reinstall --no-deps .venv-wheel/compiled/*.whl
+	cp tests/compiled_wheel.py .venv-wheel/
+	cd .venv-wheel && bin/python -W error compiled_wheel.py
+
+# A wheel with compiled kernels for all levels of processors whose code runs here, into dist/.
+wheel:
+	$(PYTHON) -m venv .venv-wheel
+	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 .venv-wheel/bin/python -m pip wheel --no-deps --wheel-dir dist .
 
 # The kernel tests on 64-bit Arm. ARM_PYTHON=... runs another Python for Arm than the emulated one; TESTS=... some tests.
 ARM_PYTHON ?= .venv-arm/python

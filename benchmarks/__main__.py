@@ -8,7 +8,7 @@ from benchmarks import isa
 # Each module has main(arguments) and says what it measures in the first line of its docstring.
 NAMES = (
     "recall", "promise", "latency", "encode", "scan", "kernels", "start", "quality", "bytes", "buckets", "growth",
-    "files", "sharded", "paper", "picture",
+    "files", "memory", "sharded", "paper", "picture", "hdf5",
 )  # fmt: skip
 
 

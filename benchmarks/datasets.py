@@ -58,6 +58,15 @@ def raw(name: str) -> tuple[NDArray[np.float32], NDArray[np.float32]]:
         return arrays["base"].astype(np.float32), arrays["queries"].astype(np.float32)
 
 
+def labels(name: str) -> NDArray[np.int64] | None:
+    """Load the label of each row of a set; None if it has none."""
+    path = SHARED / f"{name}.npz"
+    if not path.exists():
+        return None
+    with np.load(path) as arrays:
+        return arrays["base_labels"].astype(np.int64) if "base_labels" in arrays else None
+
+
 def planted(n: int, dim: int, n_queries: int, *, n_near: int = 20, seed: int = 0) -> Dataset:
     """Random directions, with `n_near` neighbours of every query planted at angles from 10 to 60 degrees."""
     rng = np.random.default_rng(seed)

@@ -16,8 +16,10 @@ from benchmarks.report import Report
 
 USES = {
     name: f"benchmarks.uses:{name}"
-    for name in ("quickstart", "vectors", "cells", "graph", "clusters", "substrings", "sparse", "binary")
-}
+    for name in (
+        "quickstart", "operations", "codes", "vectors", "cells", "graph", "clusters", "substrings", "sparse", "binary",
+    )
+}  # fmt: skip
 """Names of uses, and their functions."""
 
 Run = dict[str, Any]
@@ -37,6 +39,7 @@ def main(arguments: list[str]) -> None:
     report = Report(f"Start of a process, cores: {options.threads}", options.output)
     pin(options.threads)
     cold = measure(report, names, rounds)
+    print_pauses(report, cold)
     print_kernels(report, cold)
     print_use(report, names[0], cold[names[0]])
 
@@ -45,9 +48,10 @@ def measure(report: Report, names: list[str], rounds: int) -> dict[str, Run]:
     """Print the cold and the warm start of uses; return the cold ones."""
     table = report.table(
         "start",
-        ["use", "cache", "import s", "add s", "search s", "together", "compiling", "share", "kernels"],
+        ["use", "cache", "import s", "add s", "search s", "others s", "together", "compiling", "share", "kernels"],
         "cold: no kernel is cached; warm: all are, median run; import: of cbeindex with numpy and numba, without the "
-        "interpreter; compiling: its seconds, its share of the time together, and how many kernels",
+        "interpreter; others: all further steps; compiling: its seconds, its share of the time together, and how many "
+        "kernels",
         widths={"use": 12},
     )
     cold = {}
@@ -58,10 +62,29 @@ def measure(report: Report, names: list[str], rounds: int) -> dict[str, Run]:
             for kind, found in (("cold", cold[name]), ("warm", warm[len(warm) // 2])):
                 steps, compiling = found["seconds"], sum(kernel["seconds"] for kernel in found["kernels"])
                 table.row(
-                    name, kind, steps["import"], steps["add"], steps["search"], together(found), compiling,
-                    compiling / together(found), len({kernel["kernel"] for kernel in found["kernels"]}),
+                    name, kind, steps["import"], steps["add"], steps["search"],
+                    sum(seconds for step, seconds in steps.items() if step not in ("import", "add", "search")),
+                    together(found), compiling, compiling / together(found),
+                    len({kernel["kernel"] for kernel in found["kernels"]}),
                 )  # fmt: skip
     return cold
+
+
+def print_pauses(report: Report, cold: dict[str, Run]) -> None:
+    """Print how long the first call of each step compiles, and which of its kernels takes longest."""
+    table = report.table(
+        "pauses",
+        ["use", "step", "seconds", "compiling", "longest", "kernel"],
+        "first calls, with no kernel cached; longest: the kernel that takes most of the seconds, with what it calls",
+        widths={"use": 12, "step": 14, "kernel": 32},
+    )
+    for name, found in cold.items():
+        for step, seconds in found["seconds"].items():
+            called = [one for one in found["kernels"] if one["step"] == step and one["caller"] is None]
+            if called:
+                longest = max(called, key=lambda one: float(one["whole"]))
+                compiling = sum(one["whole"] for one in called)
+                table.row(name, step, seconds, compiling, longest["whole"], longest["kernel"])
 
 
 def print_kernels(report: Report, cold: dict[str, Run]) -> None:

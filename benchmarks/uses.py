@@ -10,6 +10,7 @@ from __future__ import annotations
 import importlib
 import json
 import sys
+import tempfile
 import time
 from collections.abc import Iterator
 from typing import Any
@@ -18,7 +19,52 @@ Use = Iterator[str]
 
 
 def quickstart() -> Use:
-    """Index dense vectors, codes only, and search: the first lines of the README."""
+    """Do what the first lines of the README do, with all defaults."""
+    CBEIndex, rows = _prepared(768)
+    yield "add"
+    index = CBEIndex(768)
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10, recall=0.95)
+    with tempfile.TemporaryDirectory(prefix="cbeindex-start-") as folder:
+        yield "save"
+        index.save(f"{folder}/items.cbe")
+        yield "load"
+        index = CBEIndex.load(f"{folder}/items.cbe")
+        index.search(rows[:5], k=10, recall=0.95)
+
+
+def operations() -> Use:
+    """The other calls of the same index, one after the other."""
+    CBEIndex, rows = _prepared(768)
+    yield "add"
+    index = CBEIndex(768)
+    index.add(rows)
+    yield "search"
+    index.search(rows[:5], k=10)
+    yield "one query"
+    index.search(rows[7], k=3)
+    yield "filter"
+    index.search(rows[:5], k=10, deny=[8])
+    yield "search_ids"
+    index.search_ids([1, 2], k=10)
+    yield "range_search"
+    index.range_search(rows[:2], radius=0.9)
+    yield "rerank=None"
+    index.search(rows[:5], k=10, rerank=None)
+    yield "remove"
+    index.remove([0, 1])
+    index.search(rows[:5], k=10)
+    yield "tune"
+    index.tune(rows[:200])
+    yield "shrink"
+    index.shrink("int4")
+    yield "refit"
+    index.refit()
+
+
+def codes() -> Use:
+    """Index dense vectors, codes only, and search."""
     CBEIndex, rows = _prepared()
     yield "add"
     index = CBEIndex(dim=1_000, vectors=None, buckets=None)
@@ -113,13 +159,13 @@ def binary() -> Use:
     index.range_search(codes[:2], radius=400)
 
 
-def _prepared() -> Any:
+def _prepared(dim: int = 1_000) -> Any:
     """Return the class, and rows for it, which take no part in any step."""
     import numpy as np
 
     from cbeindex import CBEIndex
 
-    return CBEIndex, np.random.default_rng(0).standard_normal((20_000, 1_000), dtype=np.float32)
+    return CBEIndex, np.random.default_rng(0).standard_normal((20_000, dim), dtype=np.float32)
 
 
 class Compilations:

@@ -11,6 +11,7 @@ from .errors import (
     WriterConflictError,
 )
 from .index import CBEIndex
+from .search.filters import IdFilter
 from .search.results import RangeResult, SearchResult
 from .storage.saveable import verify
 
@@ -21,6 +22,7 @@ __all__ = [
     "CBEIndex",
     "CirculantEncoder",
     "CorruptIndexFileError",
+    "IdFilter",
     "IndexFileError",
     "NotAnIndexFileError",
     "RangeResult",

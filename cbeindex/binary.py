@@ -20,11 +20,13 @@ from .data.rowerror import RowError
 from .data.source import as_codes
 from .search.buckets import CODE_KINDS, bucket_maker
 from .search.codes import CodeSearch, within
+from .search.filters import NO_FILTER, FilterPerQuery, IdFilter, filter_of, one_filter
 from .search.naming import named
+from .search.perquery import search_each
 from .search.plan import Explanation
 from .search.planner import costs, plan, select
 from .search.queries import CodeQueries
-from .search.request import CODE_MODES, IdFilter, IndexTraits, SearchRequest
+from .search.request import CODE_MODES, IndexTraits, SearchRequest
 from .search.results import RangeResult, SearchResult, check_result_size
 from .storage.saveable import Saveable
 from .storage.settings import has_string_ids, ids_content, options_of
@@ -146,8 +148,8 @@ class BinaryIndex(Saveable):
         mode: str = "auto",
         n_probes: int | None = None,
         *,
-        allow: ArrayLike | None = None,
-        deny: ArrayLike | None = None,
+        allow: Any = None,
+        deny: Any = None,
         miss: float | None = None,
         n_threads: int | None = None,
     ) -> SearchResult:
@@ -166,8 +168,10 @@ class BinaryIndex(Saveable):
             Buckets visited in each segment: cells of clusters, or buckets of each table of substrings. By default as
             many cells as hold 99 % of the `k` nearest of a stored code, or as many substrings as exact search needs.
             More buckets are visited until they hold `k` codes that may be results.
-        allow, deny : array_like of int or str, optional
-            Ids that alone may be results, and ids that must not be results.
+        allow, deny : IdFilter, array_like of int or str, set, bool array, or sequence of these, optional
+            Ids that alone may be results, and ids that must not be results. A bool array has an entry for each of
+            `index.ids`, in that order. `allow` may be what `filter` returns. A sequence of filters, entries of which
+            may be None, has one for each query.
         miss : float, optional
             For the cascade: probability with which the k-th nearest code is missed, if differing bits are spread evenly
             over the code. By default 0.001.
@@ -181,27 +185,38 @@ class BinaryIndex(Saveable):
             cascade compared beyond 512 bits, `stats["visited"]` the codes in the visited buckets.
         """
         words, is_single = self._as_queries(queries)
-        memo, is_batch = self._rows.memo, int(len(words) >= tuning().batch_queries)
-        # Options that are not plain, and those of a filtered search, are neither kept nor found.
-        options = (k, mode, n_probes, is_batch, allow, deny, miss)
-        prepared: CodeSearch | None = memo.get(options)
+        ids, options = filter_of(allow, deny), (k, mode, n_probes, miss)
+        if not isinstance(ids, FilterPerQuery):
+            found = self._search(self._rows, words, options, ids, n_threads)
+            return found.first() if is_single else found
+        groups, rows = ids.groups(len(words), is_single), self._rows.frozen()
+        return search_each(
+            groups, lambda at: words[at], lambda some, one: self._search(rows, some, options, one, n_threads)
+        )
+
+    def _search(
+        self, rows: RowStore, words: Codes, options: tuple[Any, ...], ids: IdFilter, n_threads: Any
+    ) -> SearchResult:
+        """Search rows with the arguments of `search`. Searches with plain options are planned once."""
+        k, mode, n_probes, miss = options
+        is_batch, is_kept = int(len(words) >= tuning().batch_queries), ids is NO_FILTER or ids.number is not None
+        memo, key = rows.memo, (*options, is_batch, ids.number)
+        prepared: CodeSearch | None = memo.get(key) if is_kept else None
         if prepared is None:
             request = SearchRequest.checked(
-                len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, n_threads=n_threads,
-                modes=CODE_MODES,
-            )  # fmt: skip
+                len(words), k, mode, ids=ids, n_probes=n_probes, n_threads=n_threads, modes=CODE_MODES
+            )
             if miss is not None:
                 if request.mode != "cascade":
                     raise ValueError(f"miss is for mode='cascade', got mode={mode!r}")
                 request = request._replace(miss=as_probability(miss, "miss"))
-            prepared = CodeSearch.of(plan(self._traits, request, self._rows.snapshot().segments), request.k)
-            if allow is None and deny is None:
-                memo.put(options, prepared)
+            prepared = CodeSearch.of(plan(self._traits, request, rows.snapshot().segments), request.k)
+            if is_kept:
+                memo.put(key, prepared)
         threads = as_n_threads(n_threads)
         check_result_size(len(words), prepared.n_results)
         found = prepared.nearest(words, self.n_bits, threads)
-        found = found.first() if is_single else found
-        return named(found, prepared.plan.selections) if self._rows.has_names else found
+        return named(found, prepared.plan.selections) if rows.has_names else found
 
     def explain(
         self,
@@ -210,13 +225,13 @@ class BinaryIndex(Saveable):
         mode: str = "auto",
         n_probes: int | None = None,
         *,
-        allow: ArrayLike | None = None,
-        deny: ArrayLike | None = None,
+        allow: Any = None,
+        deny: Any = None,
     ) -> Explanation:
         """Say what `search` with these arguments does and why, and what each mode costs: text with attributes."""
         words, _ = self._as_queries(queries)
         request = SearchRequest.checked(
-            len(words), k, mode, ids=IdFilter.checked(allow, deny), n_probes=n_probes, modes=CODE_MODES
+            len(words), k, mode, ids=one_filter(allow, deny), n_probes=n_probes, modes=CODE_MODES
         )
         chosen = plan(self._traits, request, self._rows.snapshot().segments)
         head = f"{len(words):,} queries, {chosen.k:,} of {chosen.n_stored:,} codes each"
@@ -227,8 +242,8 @@ class BinaryIndex(Saveable):
         queries: ArrayLike,
         radius: int,
         *,
-        allow: ArrayLike | None = None,
-        deny: ArrayLike | None = None,
+        allow: Any = None,
+        deny: Any = None,
         n_threads: int | None = None,
     ) -> RangeResult:
         """Find all codes within a Hamming distance of each query, exactly.
@@ -245,12 +260,33 @@ class BinaryIndex(Saveable):
         -------
         RangeResult
         """
-        words, _ = self._as_queries(queries)
-        radius = min(as_count(radius, "radius", least=0), self.n_bits)
-        selections = select(self._rows.snapshot().segments, IdFilter.checked(allow, deny))
-        code_queries = CodeQueries(words, self.n_bits, 0, as_n_threads(n_threads))
-        found = within(code_queries, selections, radius)
-        return named(found, selections) if self._rows.has_names else found
+        words, is_single = self._as_queries(queries)
+        within_bits, threads = min(as_count(radius, "radius", least=0), self.n_bits), as_n_threads(n_threads)
+        ids, rows = filter_of(allow, deny), self._rows.frozen()
+
+        def search(some: Codes, one: IdFilter) -> RangeResult:
+            selections = select(rows.snapshot().segments, one)
+            found = within(CodeQueries(some, self.n_bits, 0, threads), selections, within_bits)
+            return named(found, selections) if rows.has_names else found
+
+        if not isinstance(ids, FilterPerQuery):
+            return search(words, ids)
+        return search_each(ids.groups(len(words), is_single), lambda at: words[at], search)
+
+    def filter(self, allow: Any = None, deny: Any = None) -> IdFilter:
+        """Prepare a filter for many searches, which then take about the time of searches without one.
+
+        Parameters
+        ----------
+        allow, deny : array_like of int or str, set, or bool array, optional
+            As in `search`. A bool array stands for the ids that it chooses now.
+
+        Returns
+        -------
+        IdFilter
+            The argument `allow` of searches. It stays right when codes are added, replaced or removed.
+        """
+        return IdFilter.prepared(allow, deny, self._rows.snapshot())
 
     def get(self, ids: ArrayLike) -> CodeBytes:
         """Return the codes of `ids`: uint8 (n, ceil(n_bits / 8)), or one code for a single id."""

@@ -9,7 +9,7 @@ from typing import Any, Self
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-from ._core.checks import as_choice, as_count, as_flag, as_missing, as_real, dtype_name
+from ._core.checks import as_choice, as_count, as_flag, as_missing, dtype_name
 from ._core.progress import progress_bar
 from ._core.threads import as_n_threads, write_lock
 from ._core.tuning import tuning
@@ -27,13 +27,11 @@ from .distances.rotations import loses_nothing, rotation_length
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker, kind_of
-from .search.naming import named
-from .search.pipeline import VectorSearch
-from .search.plan import Explanation, Plan, Selection
-from .search.planner import costs, plan
-from .search.prepared import PreparedSearch, prepared
-from .search.request import NO_FILTER, IdFilter, IndexTraits, SearchRequest
-from .search.results import RangeResult, SearchResult, check_result_size
+from .search.filters import NO_FILTER, IdFilter
+from .search.plan import Explanation
+from .search.request import IndexTraits
+from .search.results import RangeResult, SearchResult
+from .search.searches import VectorSearches
 from .search.tuned import TRUE_CANDIDATES, calibrated_by, n_true, tuning_sample
 from .storage.saveable import Saveable
 from .storage.settings import (
@@ -173,6 +171,12 @@ class CBEIndex(Saveable):
         )
         if spill and ingest.kept_column in (None, "residuals"):
             raise ValueError(f"spill=True needs vectors that are read beside codes, got vectors={vectors!r}")
+        self._searches = VectorSearches(
+            IndexTraits(
+                self.n_bits, self.metric, self._kind, self.dim, can_estimate=is_linear, keeps_codes=self.hamming,
+                is_auto=self.buckets == "auto",
+            )
+        )  # fmt: skip
         self._lock = write_lock()
         self._state = IndexState.empty(ingest, self._prototype if is_ready(self._prototype) else None)
 
@@ -281,8 +285,8 @@ class CBEIndex(Saveable):
         n_probes: int | None = None,
         *,
         recall: float | None = None,
-        allow: ArrayLike | None = None,
-        deny: ArrayLike | None = None,
+        allow: Any = None,
+        deny: Any = None,
         n_threads: int | None = None,
     ) -> SearchResult:
         """Find the `k` nearest vectors of each query.
@@ -318,8 +322,10 @@ class CBEIndex(Saveable):
             hold `k` vectors that may be results. By default as many as `recall` needs; as many clusters as hold 99 %
             of the `k` nearest of a stored vector (too few under "ip"); and as many substrings as exact search in
             Hamming distance needs.
-        allow, deny : array_like of int or str, optional
-            Ids that alone may be results, and ids that must not be results.
+        allow, deny : IdFilter, array_like of int or str, set, bool array, or sequence of these, optional
+            Ids that alone may be results, and ids that must not be results. A bool array has an entry for each of
+            `index.ids`, in that order. `allow` may be what `filter` returns. A sequence of filters, entries of which
+            may be None, has one for each query.
         n_threads : int, optional
             By default one for each core. The result does not depend on it.
 
@@ -330,38 +336,8 @@ class CBEIndex(Saveable):
             standard errors of estimated distances, also of those from vectors of 4 or 8 bits. An index that is not
             fitted yet returns exact distances.
         """
-        found, selections = self._search(
-            queries, (k, mode, rerank, n_candidates, n_probes), recall,
-            NO_FILTER if allow is None and deny is None else IdFilter.checked(allow, deny), n_threads,
-        )  # fmt: skip
-        return named(found, selections) if self._state.rows.has_names else found
-
-    def _search(
-        self, queries: Any, options: tuple[Any, ...], recall: float | None, ids: IdFilter, n_threads: int | None
-    ) -> tuple[SearchResult, tuple[Selection, ...]]:
-        """Search with the arguments of `search`; return results whose ids are those of rows, and where these are."""
-        memo, is_plain = self._state.rows.memo, ids is NO_FILTER
-        planned: PreparedSearch | None = memo.get(options, recall) if is_plain else None
-        again = None if planned is None else planned.nearest_of_array(queries, n_threads)
-        if planned is not None and again is not None:
-            return again, planned.selections
-        source = VectorSource(queries, self.dim, "queries")
-        k, mode, rerank, n_candidates, n_probes = options
-        request = SearchRequest.checked(
-            source.n_rows, k, mode, ids=ids, rerank=rerank, n_candidates=n_candidates, n_probes=n_probes,
-            n_threads=n_threads, recall=recall,
-        )  # fmt: skip
-        codec, traits, chosen = self._plan(request)
-        check_result_size(source.n_rows, request.k)
-        search = prepared(traits, codec, request, chosen)
-        if search is not None:
-            if is_plain and chosen.k == request.k:
-                memo.put(options, search, recall)
-            found = search.nearest(source, request.n_threads).padded(request.k)
-        else:
-            codec = None if chosen.mode == "exact" else codec
-            found = VectorSearch(source, traits, codec, chosen).nearest(request.n_threads).padded(request.k)
-        return found.first() if source.is_single else found, chosen.selections
+        options = k, mode, rerank, n_candidates, n_probes
+        return self._searches.nearest(self._state, queries, options, recall, allow, deny, n_threads)
 
     def range_search(
         self,
@@ -369,11 +345,12 @@ class CBEIndex(Saveable):
         radius: float,
         rerank: str = "auto",
         *,
-        allow: ArrayLike | None = None,
-        deny: ArrayLike | None = None,
+        recall: float | None = None,
+        allow: Any = None,
+        deny: Any = None,
         n_threads: int | None = None,
     ) -> RangeResult:
-        """Find all vectors within a distance of each query.
+        """Find the vectors within a distance of each query.
 
         Parameters
         ----------
@@ -383,30 +360,21 @@ class CBEIndex(Saveable):
         rerank : {"asymmetric", "exact", "auto"}
             Whether distances are estimated or exact. With exact distances, vectors whose estimate is more than four
             standard errors outside the radius are not read.
+        recall : float, optional
+            Share of the vectors within the radius to find on average, by default 0.95 if the index keeps vectors, where
+            cells or tables of substrings hold most of them. 1.0 compares all vectors, as does an index without buckets
+            and, by default, one of codes only. A graph is walked while there are vectors within the radius, at any
+            recall below 1.
         allow, deny, n_threads
             As in `search`.
 
         Returns
         -------
         RangeResult
+            Every result is within the radius by the distance that is returned. `errors` holds the standard errors of
+            estimated distances.
         """
-        if rerank is None:
-            raise ValueError("a radius is in the metric of the index: rerank must not be None")
-        source = VectorSource(queries, self.dim, "queries")
-        request = SearchRequest.checked(
-            source.n_rows, 1, "auto" if self.buckets == "graph" else "scan", ids=IdFilter.checked(allow, deny),
-            rerank=rerank, n_threads=n_threads,
-        )  # fmt: skip
-        codec, traits, chosen = self._plan(request)
-        if not traits.reads_vectors and not traits.can_estimate:
-            raise ValueError('distances cannot be estimated with this encoder: make the index with vectors="float32"')
-        bound = as_real(radius, "radius")
-        search = prepared(traits, codec, request, chosen)
-        if search is not None:
-            found = search.within(source, bound, request.n_threads)
-        else:
-            found = VectorSearch(source, traits, codec, chosen).within(bound, request.n_threads)
-        return named(found, chosen.selections) if self._state.rows.has_names else found
+        return self._searches.within(self._state, queries, (radius, rerank, recall), allow, deny, n_threads)
 
     def explain(
         self,
@@ -418,18 +386,35 @@ class CBEIndex(Saveable):
         n_probes: int | None = None,
         *,
         recall: float | None = None,
-        allow: ArrayLike | None = None,
-        deny: ArrayLike | None = None,
+        radius: float | None = None,
+        allow: Any = None,
+        deny: Any = None,
     ) -> Explanation:
-        """Say what `search` with these arguments does and why, and what each mode costs: text with attributes."""
-        source = VectorSource(queries, self.dim, "queries")
-        request = SearchRequest.checked(
-            source.n_rows, k, mode, ids=IdFilter.checked(allow, deny), rerank=rerank, n_candidates=n_candidates,
-            n_probes=n_probes, recall=recall,
-        )  # fmt: skip
-        _, traits, chosen = self._plan(request)
-        head = f"{source.n_rows:,} queries, {chosen.k:,} of {chosen.n_stored:,} vectors each"
-        return Explanation(head, chosen, costs(traits, chosen))
+        """Say what `search` with these arguments does and why, and what each mode costs: text with attributes.
+
+        With a `radius`, say what `range_search` does, which has neither `k`, `mode`, `n_candidates` nor `n_probes`.
+        """
+        options = k, mode, rerank, n_candidates, n_probes
+        if radius is None:
+            return self._searches.explain(self._state, queries, options, recall, allow, deny)
+        if (k, mode, n_candidates, n_probes) != (10, "auto", None, None):
+            raise ValueError("a range search has no k, mode, n_candidates or n_probes: give radius, rerank, recall")
+        return self._searches.explain_range(self._state, queries, (radius, rerank, recall), allow, deny)
+
+    def filter(self, allow: Any = None, deny: Any = None) -> IdFilter:
+        """Prepare a filter for many searches, which then take about the time of searches without one.
+
+        Parameters
+        ----------
+        allow, deny : array_like of int or str, set, or bool array, optional
+            As in `search`. A bool array stands for the ids that it chooses now.
+
+        Returns
+        -------
+        IdFilter
+            The argument `allow` of searches. It stays right when vectors are added, replaced or removed.
+        """
+        return IdFilter.prepared(allow, deny, self._state.rows.snapshot())
 
     def search_ids(self, ids: ArrayLike, k: int = 10, **options: Any) -> SearchResult:
         """Find the `k` nearest vectors of each of some stored vectors, which must be kept, without the vector itself.
@@ -482,7 +467,8 @@ class CBEIndex(Saveable):
                 )
             n = n_true(n_results, len(self))
             n_read = TRUE_CANDIDATES * n if self._state.ingest.kept_column == "vectors" else None
-            found, _ = self._search(sample, (n, "scan", "auto", n_read, None), None, NO_FILTER, None)
+            options = n, "scan", "auto", n_read, None
+            found, _ = self._searches.nearest_rows(self._state, sample, options, None, NO_FILTER, None)
             self._state.rows.change_buckets(calibrated_by(codec, sample, found.ids, n_results))
         return self
 
@@ -652,23 +638,3 @@ class CBEIndex(Saveable):
             codec = codec if residuals is None else codec.with_centres(*residuals)
             index._state = index._state.with_codec(ingest.with_kept(codec, centres))
         return index, index._state.rows
-
-    def _plan(self, request: SearchRequest) -> tuple[Codec | None, IndexTraits, Plan]:
-        """Plan a search of the index as it is now."""
-        state = self._state
-        snapshot = state.rows.search_snapshot()
-        traits = IndexTraits(
-            self.n_bits,
-            self.metric,
-            self._kind,
-            self.dim,
-            is_fitted=state.codec is not None,
-            keeps_vectors=state.ingest.vectors is not None and state.ingest.kept_bits is None,
-            can_estimate=self.buckets == "graph" or getattr(state.encoder or self._prototype, "is_linear", True),
-            n_values=state.values_per_vector(snapshot),
-            keeps_codes=self.hamming,
-            is_auto=self.buckets == "auto",
-            levels=state.ingest.vectors if state.ingest.kept_bits is not None else None,
-            keeps_levels=state.ingest.kept_bits is not None and state.ingest.kept_column == "vectors",
-        )
-        return state.codec, traits, plan(traits, request, snapshot.segments)

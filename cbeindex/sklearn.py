@@ -145,7 +145,9 @@ class CBENeighborsTransformer(ClassNamePrefixFeaturesOutMixin, TransformerMixin,
     """Graph of the nearest neighbours of rows, for estimators with `metric="precomputed"`.
 
     Replaces `sklearn.neighbors.KNeighborsTransformer` where exact search takes too long: in front of
-    KNeighborsClassifier, DBSCAN, TSNE, Isomap, UMAP and others that take a sparse graph.
+    KNeighborsClassifier, DBSCAN, TSNE, Isomap and others that take a sparse graph. UMAP takes the same neighbours as
+    arrays, because it accepts symmetric matrices alone:
+    `UMAP(n_neighbors=15, precomputed_knn=(graph.indices.reshape(n, -1), graph.data.reshape(n, -1)))`.
 
     Parameters
     ----------

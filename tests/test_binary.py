@@ -441,9 +441,9 @@ SPARE = np.array([[255, 7], [0, 8]], dtype=np.uint8)
         (lambda i: i.search(CODE, 3, allow=3), ValueError, r"allow must have shape \(n,\), got \(\)"),
         (lambda i: i.search(CODE, 3, deny=[0.5]), TypeError, "deny must be integers"),
         (
-            lambda i: i.search(CODE, 3, allow=np.ones(100, bool)),
-            TypeError,
-            "allow must be integers or strings, got",
+            lambda i: i.search(CODE, 3, allow=np.ones(17, bool)),
+            ValueError,
+            r"allow is a mask, so it must have .* entries, one for each of index\.ids in that order, got 17",
         ),
         (lambda i: i.range_search(CODE, -1), ValueError, "radius must be at least 0, got -1"),
         (lambda i: i.range_search(CODE, 1.5), TypeError, "radius must be an integer"),

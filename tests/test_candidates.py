@@ -10,9 +10,10 @@ from cbeindex.data.keys import NO_KEY, HammingKeys
 from cbeindex.search import candidates
 from cbeindex.search.buckets import Clusters, Substrings
 from cbeindex.search.buckets.base import Visits
+from cbeindex.search.filters import IdFilter
 from cbeindex.search.planner import plan, select
 from cbeindex.search.queries import CodeQueries
-from cbeindex.search.request import IdFilter, IndexTraits, SearchRequest
+from cbeindex.search.request import IndexTraits, SearchRequest
 from cbeindex.search.view import View
 from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests import oracles

@@ -32,6 +32,10 @@ X = np.random.default_rng(0).integers(0, 100, (300, 40)).astype(np.float32)
 S = np.where(X > 80, X, 0)
 QUERIES = X[:6] + np.random.default_rng(1).normal(0, 5, (6, 40)).astype(np.float32)
 
+# An index of codes alone, by the options of the command line and by those of the library.
+CODES = ["--vectors", "none", "--buckets", "none"]
+CODES_OPTIONS = {"vectors": None, "buckets": None}
+
 
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
@@ -39,15 +43,13 @@ def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     np.save("vectors.npy", X)
     np.save("queries.npy", QUERIES)
-    fitted(X).save("index.cbe")
+    fitted(X, **CODES_OPTIONS).save("index.cbe")
     return tmp_path
 
 
 def fitted(rows, sample=None, ids=None, **options):
     """An index made by the library."""
-    index = CBEIndex(rows.shape[1], **{"vectors": None, "buckets": None, **options}).fit(
-        rows if sample is None else rows[sample]
-    )
+    index = CBEIndex(rows.shape[1], **options).fit(rows if sample is None else rows[sample])
     index.add(rows, ids)
     return index
 
@@ -120,18 +122,33 @@ def test_build_from_every_format(name, folder):
 
 
 @pytest.mark.parametrize("form", ["csr", "csc", "coo"])
-@pytest.mark.parametrize("kept", [None, "float16"])
+@pytest.mark.parametrize("kept", ["none", "float16"])
 def test_build_from_sparse(form, kept, folder):
     scipy.sparse.save_npz("sparse.npz", scipy.sparse.csr_array(S).asformat(form))
-    assert run("build", "out.cbe", "sparse.npz", *(["--vectors", kept] if kept else [])) == 0
-    assert_same("out.cbe", fitted(scipy.sparse.csr_array(S), vectors=kept))
+    assert run("build", "out.cbe", "sparse.npz", "--vectors", kept) == 0
+    assert_same("out.cbe", fitted(scipy.sparse.csr_array(S), vectors=None if kept == "none" else kept))
     assert storage.describe("out.cbe")["content"]["sparse"]
+
+
+@pytest.mark.parametrize(
+    ("rows", "kept"), [(X, "int8"), (scipy.sparse.csr_array(S), "float32")], ids=["dense", "sparse"]
+)
+def test_build_without_options_makes_the_index_of_the_library(rows, kept, folder):
+    if rows is X:
+        np.save("rows.npy", rows)
+    else:
+        scipy.sparse.save_npz("rows.npz", rows)
+    assert run("build", "out.cbe", "rows.npy" if rows is X else "rows.npz") == 0
+    index = CBEIndex.load("out.cbe")
+    assert (index.vectors, index.buckets) == (kept, "auto")
+    assert_same("out.cbe", fitted(rows))
 
 
 @pytest.mark.parametrize(
     ("arguments", "options"),
     [
         (["--bits", "100"], {"n_bits": 100}),
+        (CODES, CODES_OPTIONS),
         (["--metric", "l2", "--vectors", "float16"], {"metric": "l2", "vectors": "float16"}),
         (["--metric", "ip", "--encoder", "random", "--seed", "3"], {"metric": "ip", "encoder": "random", "seed": 3}),
         (["--encoder", "learned", "--threads", "1"], {"encoder": "learned"}),
@@ -142,7 +159,7 @@ def test_build_from_sparse(form, kept, folder):
 def test_build_options(arguments, options, folder):
     assert run("build", "out.cbe", "vectors.npy", *arguments) == 0
     assert_same("out.cbe", fitted(X, **options))
-    assert CBEIndex.load("out.cbe").buckets == options.get("buckets")
+    assert CBEIndex.load("out.cbe").buckets == options.get("buckets", "auto")
 
 
 def test_build_takes_one_array_of_several(folder):
@@ -221,7 +238,7 @@ def small_steps(monkeypatch):
         yield spills
 
 
-@pytest.mark.parametrize("kept", [None, "float32", "float16"])
+@pytest.mark.parametrize("kept", ["none", "auto", "float32", "float16"])
 @pytest.mark.parametrize("rows", [X, scipy.sparse.csr_array(S)], ids=["dense", "sparse"])
 def test_build_in_blocks(rows, kept, small_steps, folder):
     """Adding block by block, and appending to a file, gives what adding all at once gives."""
@@ -234,9 +251,9 @@ def test_build_in_blocks(rows, kept, small_steps, folder):
     else:
         scipy.sparse.save_npz("s.npz", rows)
         paths = ["s.npz"]
-    assert run("build", "out.cbe", *paths, "--ids", "ids.npy", *(["--vectors", kept] if kept else [])) == 0
+    assert run("build", "out.cbe", *paths, "--ids", "ids.npy", "--vectors", kept) == 0
     assert len(small_steps) > 2
-    assert_same("out.cbe", fitted(rows, ids=ids, vectors=kept))
+    assert_same("out.cbe", fitted(rows, ids=ids, vectors=None if kept == "none" else kept))
     assert sorted(path.name for path in folder.glob(".*")) == []
 
 
@@ -249,12 +266,12 @@ def test_a_file_built_in_steps_is_mostly_in_use(large_rows, small_steps, folder,
     replace = os.replace
     monkeypatch.setattr(os, "replace", lambda *paths: moved.append(paths) or replace(*paths))
     with tuned(cli_block_bytes=32 * 2_000, large_segment_rows=large_rows, buffer_rows=64):
-        assert run("build", "out.cbe", "long.npy", "--vectors", "float32") == 0
+        assert run("build", "out.cbe", "long.npy", "--vectors", "float32", "--buckets", "none") == 0
     assert len(small_steps) == 10
     file = storage.describe("out.cbe")
     assert file["unused"] < file["bytes"] / 3
     assert bool(moved) == (large_rows == 32)  # as it was built, or written anew
-    assert_same("out.cbe", fitted(rows, vectors="float32"), rows[:1])
+    assert_same("out.cbe", fitted(rows, vectors="float32", buckets=None), rows[:1])
 
 
 def test_sample_is_drawn_over_all_rows(folder):
@@ -278,7 +295,7 @@ import resource, sys
 from cbeindex._core.tuning import tuned
 from cbeindex.cli import main
 
-kept = ["--vectors", "float32"] if sys.argv[3:] else []
+kept = ["--vectors", sys.argv[3], "--buckets", "none"]
 peaks = []
 for name in sys.argv[1:3]:
     with tuned(cli_block_bytes=2**21, cli_spill_bytes=2**22, buffer_bytes=2**21, large_segment_bytes=2**23):
@@ -289,12 +306,12 @@ print(peaks[1] - peaks[0])
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no resource module")
-@pytest.mark.parametrize("kept", [[], ["kept"]], ids=["codes", "vectors"])
+@pytest.mark.parametrize("kept", ["none", "float32"])
 def test_build_has_bounded_memory(kept, folder):
     """A file of 128 MB takes little more memory than one of 8 MB."""
     for name, n_rows in [("small.npy", 2_000), ("large.npy", 32_000)]:
         np.lib.format.open_memmap(name, "w+", np.float32, (n_rows, 1_000))[::100, 5] = 1
-    command = [sys.executable, "-c", MEMORY, "small.npy", "large.npy", *kept]
+    command = [sys.executable, "-c", MEMORY, "small.npy", "large.npy", kept]
     environment = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=True)
     assert int(done.stdout) < 32e6
@@ -556,7 +573,8 @@ def test_search_of_binary_codes(folder, capsys):
 
 
 def test_info(folder, capsys):
-    assert run("build", "out.cbe", "vectors.npy", "--vectors", "float16", "--metric", "l2", "--quiet") == 0
+    options = ["--vectors", "float16", "--buckets", "none", "--metric", "l2"]
+    assert run("build", "out.cbe", "vectors.npy", *options, "--quiet") == 0
     assert run("info", "out.cbe") == 0
     out, err = capsys.readouterr()
     assert err == ""

@@ -9,6 +9,7 @@ import pytest
 
 from benchmarks import start
 from cbeindex.cli import main
+from cbeindex.kernels import target
 from tests.conftest import COMPILED
 
 
@@ -25,10 +26,10 @@ def cbeindex(*arguments, **variables):
 def cache(tmp_path_factory):
     """A cache with the kernels of one kind of index."""
     path = tmp_path_factory.mktemp("cache")
-    code, printed = cbeindex("warm", "scan", NUMBA_CACHE_DIR=str(path))
+    code, printed = cbeindex("warm", "default", NUMBA_CACHE_DIR=str(path))
     assert code == 0, printed
     (folder,) = path.iterdir()
-    assert printed.startswith(f"scan ...\n{folder}: ")
+    assert printed.startswith(f"default ...\n{folder}: ")
     return path
 
 
@@ -57,12 +58,25 @@ def test_info_lists_the_cache(cache):
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
 def test_a_folder_for_others_says_which_processors_it_is_for(tmp_path):
     folder = tmp_path / "compiled"
-    code, printed = cbeindex("warm", "clusters", "--into", str(folder), NUMBA_CACHE_DIR=str(tmp_path / "other"))
+    code, printed = cbeindex("warm", "scan", "--into", str(folder), NUMBA_CACHE_DIR=str(tmp_path / "other"))
     assert code == 0, printed
     (target,) = folder.glob("target-*.json")
     assert set(json.loads(target.read_text())) == {"triple", "cpu", "features"}
     assert list(folder.glob("*.nbc"))
     assert not (tmp_path / "other").exists()
+
+
+@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
+def test_code_is_made_for_levels_of_processors(tmp_path):
+    folder, level = tmp_path / "compiled", target.compiled_target().levels()[-1]
+    code, printed = cbeindex("warm", "clusters", "--into", str(folder), "--levels", level)
+    assert code == 0, printed
+    assert printed.startswith(f"{level}:\nclusters ...\n{folder}: ")
+    (path,) = folder.glob("target-*.json")
+    made = json.loads(path.read_text())
+    cpu, features = target.LEVELS[level]
+    assert (made["cpu"], set(made["features"])) == (cpu, set(features))
+    assert target.compiled_target().runs(target.Target.named(made["triple"], cpu, frozenset(features)))
 
 
 def test_without_a_folder_nothing_is_compiled_in_vain(tmp_path):
@@ -80,7 +94,12 @@ def test_without_a_folder_nothing_is_compiled_in_vain(tmp_path):
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["warm", "scan", "cell"], "KIND must be one of scan, vectors, cells, graph, clusters, substrings, sparse, "),
+        (
+            ["warm", "scan", "cell"],
+            "KIND must be one of default, scan, vectors, cells, graph, clusters, substrings, sparse, ",
+        ),
+        (["warm", "--levels", "all"], "--levels must be given with --into"),
+        (["warm", "--into", "here", "--levels", "x86-64-v9"], "--levels must be all, best, or some that run on this"),
         (["info"], "info must be given either FILE or --cache"),
         (["info", "--cache", "index.cbe"], "info must be given either FILE or --cache"),
     ],

@@ -858,7 +858,7 @@ def _without_probes(content):
     """The content of a file without what searches of buckets find, which is measured."""
     content = copy.deepcopy(content)
     for entry in content["rows"]["segments"]:
-        for name in ("n_probes", "calibration"):
+        for name in ("n_probes", "calibration", "ranges"):
             (entry["buckets"] or {}).pop(name, None)
     return content
 

@@ -136,9 +136,9 @@ ANY_INDEX = [
     (lambda i: i.search(ONE, 3, allow=3), ValueError, r"allow must have shape \(n,\), got \(\)"),
     (lambda i: i.search(ONE, 3, deny=[0.5]), TypeError, "deny must be integers"),
     (
-        lambda i: i.search(ONE, 3, allow=np.ones(40, bool)),
-        TypeError,
-        "allow must be integers or strings, got",
+        lambda i: i.search(ONE, 3, allow=np.ones(17, bool)),
+        ValueError,
+        r"allow is a mask, so it must have .* entries, one for each of index\.ids in that order, got 17",
     ),
     (lambda i: i.range_search(ONE, np.nan), ValueError, "radius must not be NaN"),
     (lambda i: i.range_search(ONE, "far"), TypeError, "radius must be a number, got 'far'"),

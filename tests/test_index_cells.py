@@ -426,6 +426,40 @@ def test_centres_come_from_all_rows_of_a_call():
     assert np.sqrt((apart**2).sum(axis=2)).min(axis=1).max() < 1
 
 
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"vectors": None},
+        {"vectors": None, "cell_bits": 1},
+        {"vectors": "float32"},
+        {"vectors": "float32", "cell_bits": 2},
+        {"vectors": "int8", "cell_bits": 1},
+        {"vectors": "float32", "spill": True},
+    ],
+)
+def test_queries_that_share_cells_find_what_they_find_alone(metric, options):
+    """Cells are read once for a group of queries; results, errors and counts are those of single queries."""
+    with tuned(least_spill_rows=2, least_group_queries=2, least_cell_visits=0, group_task_queries=7):
+        index = an_index(400, metric=metric, **options)
+        index.remove(np.arange(0, 400, 3))
+        queries = some_vectors(23, seed=9)
+        queries[11] = some_vectors(400)[20] * 1.0001  # so near to a row that tables must be precise
+        few = np.flatnonzero(np.arange(400) % 3 != 0)[::9]
+        depth = {"n_candidates": 30} if options["vectors"] else {}
+        searches = [{"n_probes": n, **depth} for n in (1, 2, 5, ALL)]
+        searches += [{"n_probes": 1, "deny": np.setdiff1d(np.arange(400), few), **depth}, {}]
+        for search in searches:
+            alone = [index.search(query, k=7, **search) for query in queries]
+            for n_threads in (1, 2):
+                found = index.search(queries, k=7, n_threads=n_threads, **search)
+                np.testing.assert_array_equal(found.ids, [one.ids for one in alone])
+                np.testing.assert_array_equal(found.distances, [one.distances for one in alone])
+                for name in ("visited", "buckets"):
+                    if name in found.stats:
+                        assert found.stats[name] == sum(one.stats[name] for one in alone)
+
+
 def test_a_query_of_a_calibration_may_be_the_only_row_that_is_not_removed():
     """Such a query has no nearest row, and says nothing of how far rows are."""
     for row in range(28):

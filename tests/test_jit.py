@@ -90,6 +90,19 @@ def test_the_cache_is_where_the_environment_says(package, tmp_path):
 
 
 @compiled
+def test_code_is_loaded_together_with_the_shared_code_that_it_calls(package, tmp_path):
+    shared = HELPER.replace("nogil=True", "nogil=True, shared=True")
+    (package / "kernels" / "helper_of_test.py").write_text(shared.format(addend=2))
+    variables = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
+    assert run(package, **variables) == "42 0"
+    (helper,) = (tmp_path / "cache").glob("kernels_*/helper_of_test.addend.*.nbc")
+    assert run(package, **variables) == "42 1"
+    helper.unlink()
+    assert run(package, **variables) == "42 1"
+    assert helper.exists(), "it was compiled again"
+
+
+@compiled
 def test_kernels_compile_where_no_folder_can_be_written(monkeypatch):
     monkeypatch.setattr(caching, "writable_folder", lambda: None)
     monkeypatch.setattr(jit, "writable_folder", lambda: None)

@@ -154,7 +154,7 @@ def test_vectors_come_back_whatever_the_encoder(kind, n_bits, bits):
     rows = clustered(80, 23)
     codec = some_codec(rows, bits, "l2", kind=kind, n_bits=n_bits)
     column = encoded(codec, rows)
-    errors = ((codec.vectors_of(column, 2).astype(np.float64) - rows) ** 2).sum(axis=1)
+    errors = ((codec.vectors_of(column).astype(np.float64) - rows) ** 2).sum(axis=1)
     # Of normally distributed values, levels of 4 bits miss a share of 0.0115 of the square, and of 8 bits 0.00008.
     assert errors.mean() < {4: 0.02, 8: 0.0002}[bits] * ((rows - rows.mean(axis=0)) ** 2).sum(axis=1).mean()
     # Rotations have 24 projections of the 23 dimensions, so a part of the error is not in the vectors.
@@ -186,9 +186,35 @@ def test_constant_and_very_long_vectors(scale, bits):
     rows = (np.arange(1, 31)[:, np.newaxis] * np.ones((1, 12)) * scale).astype(np.float32)
     codec = some_codec(rows, bits)
     column = encoded(codec, rows)
-    back = codec.vectors_of(column, 1)
+    back = codec.vectors_of(column)
     assert np.isfinite(back).all()
     assert np.abs(back - rows).max() <= {4: 0.2, 8: 0.02}[bits] * np.abs(rows).max()
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("bits", BITS)
+@pytest.mark.parametrize("scale", [1e-12, 1e12])
+def test_estimates_of_extreme_norms_zeros_and_constants(scale, bits, metric):
+    """Distances of rows that are tiny, huge, zero, constant or equal are within their errors of the true ones."""
+    rows, queries = clustered(60, 33, seed=5), clustered(12, 33, seed=6)
+    rows[0], rows[1], queries[0], queries[1] = 0, 3, 0, -2
+    rows[2] = rows[3]
+    rows, queries = (rows * scale).astype(np.float32), (queries * scale).astype(np.float32)
+    codec = some_codec(rows, bits, metric)
+    column = encoded(codec, rows)
+    kept = kept_vectors(column, np.arange(60), METRICS[metric], 33, codec)
+    near = np.stack([kept.distances(np.arange(60), query) for query in queries])
+    errors = codec.errors(codec.project_queries(METRICS[metric].prepare(queries), 1), near, np.tile(column, (12, 1)))
+    truth = vector_oracles.distances(metric, queries, rows)
+    np.testing.assert_array_equal(near[:, 2], near[:, 3])
+    assert np.isfinite(errors).all()
+    if metric == "cosine":  # zeros have no angle: their distances are 1, to within the levels
+        assert np.abs(near - truth)[:, 0].max() < {4: 0.02, 8: 0.002}[bits]
+        assert np.abs(near - truth)[0].max() < {4: 0.02, 8: 0.002}[bits]
+        near, truth, errors = near[1:, 1:], truth[1:, 1:], errors[1:, 1:]
+    # Errors are nearly normal: of 720, the largest is beyond six standard errors once in a million.
+    assert (np.abs(near - truth) <= 6 * errors).all()
+    assert np.sqrt((((near - truth) / errors) ** 2).mean()) < 1.3
 
 
 @pytest.mark.parametrize("place", [(3, 0, np.nan), (5, 1, np.inf)])

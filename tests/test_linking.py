@@ -60,6 +60,55 @@ def test_exceptions_and_new_arrays_pass_through_kernels(njit):
         made(-1)
 
 
+def test_shared_kernels_are_compiled_once_for_all_callers(njit):
+    @njit(nogil=True, shared=True)
+    def inner(values, i):
+        if i < 0:
+            raise ValueError("i must not be negative")
+        return values[i] + 1
+
+    @njit(nogil=True)
+    def middle(values):
+        return inner(values, 2)
+
+    @njit(nogil=True)
+    def outer(values, i):
+        return 10 * inner(values, i) + middle(values)
+
+    @numba.njit
+    def foreign(values):
+        return inner(values, 0)
+
+    values = np.arange(5)
+    assert outer(values, 1) == 20 + 3
+    assert (middle(values), inner(values, 3), foreign(values)) == (3, 4, 1)
+    with pytest.raises(ValueError, match="i must not be negative"):
+        outer(values, -1)
+    assert outer(values.astype(np.float32), 1) == 23
+
+
+def test_a_shared_kernel_is_not_a_part_of_its_callers():
+    @jit.njit(nogil=True, shared=True)
+    def inner(x):
+        return x + 1
+
+    @jit.njit(nogil=True)
+    def middle(x):
+        return inner(x) + inner(1)
+
+    @jit.njit(nogil=True)
+    def outer(x):
+        return inner(x) * middle(x)
+
+    assert (outer(1), middle(2), inner(3)) == (8, 5, 4)
+    assert inner.signatures == [(numba.int64,)], "for numbers that a caller knows it is not compiled again"
+    name = inner.overloads[(numba.int64,)].fndesc.llvm_func_name
+    for kernel in (middle, outer):
+        library = kernel.overloads[(numba.int64,)].library
+        assert [shared.name for shared in library.needs] == [inner.py_func.__qualname__]
+        assert library._final_module.get_function(name).is_declaration
+
+
 def test_functions_of_numba_are_as_usable_as_before(njit):
     """What a kernel calls may be a function of numba that Python, or another such function, calls as well."""
 

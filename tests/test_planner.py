@@ -12,9 +12,10 @@ from hypothesis import strategies as st
 
 from cbeindex.search.buckets import Cells, Tables
 from cbeindex.search.buckets.centroids import Centroids
+from cbeindex.search.filters import IdFilter
 from cbeindex.search.plan import Explanation
 from cbeindex.search.planner import costs, plan
-from cbeindex.search.request import IdFilter, IndexTraits, SearchRequest
+from cbeindex.search.request import IndexTraits, SearchRequest
 from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests.small import tune
 

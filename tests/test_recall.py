@@ -11,6 +11,7 @@ import scipy.sparse
 import cbeindex
 from cbeindex import BinaryIndex, CBEIndex
 from cbeindex._core.threads import n_cores
+from cbeindex._core.tuning import tuned
 from tests import vector_oracles
 from tests.small import buckets_of, check_equal, small_buckets
 from tests.vector_oracles import clustered
@@ -98,6 +99,32 @@ def test_the_promise_holds_for_filtered_searches(kind, kept):
     found = index.search(queries, 10, recall=0.9, allow=allowed)
     shares = shares_of(found.ids, truth)
     assert shares.mean() >= 0.9 - 0.01 - 3 * shares.std() / 10, index.explain(queries, 10, recall=0.9, allow=allowed)
+
+
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+@pytest.mark.parametrize("kept", [0.9, 0.5, 0.1])
+@pytest.mark.parametrize("is_near", [True, False])
+def test_the_promise_holds_for_filters_of_rows_that_are_near_each_other(kind, kept, is_near):
+    """Also for queries around which nothing is allowed, and where most rows are."""
+    index, queries, vectors = an_index(kind, 2_000), some_vectors(2_200)[2_000:], some_vectors(2_000)
+    by_distance = vector_oracles.nearest("cosine", vectors[5], vectors, np.arange(2_000), 2_000)[1][0]
+    n = round(kept * 2_000)
+    allowed = np.sort(by_distance[:n] if is_near else by_distance[-n:])
+    truth = vector_oracles.nearest("cosine", queries, vectors[allowed], allowed, 10)[1]
+    for allow in (allowed, index.filter(allowed)):
+        found = index.search(queries, 10, recall=0.9, allow=allow)
+        shares = shares_of(found.ids, truth)
+        error = shares.std() / np.sqrt(len(shares))
+        assert shares.mean() >= 0.9 - 0.01 - 3 * error, index.explain(queries, 10, recall=0.9, allow=allow)
+        assert found.stats["expected_recall"] >= 0.89
+
+
+def test_removed_rows_that_are_near_each_other_do_not_make_a_search_visit_everything():
+    """Queries are like the rows that are left."""
+    index, vectors = an_index("cells", 2_000), some_vectors(2_000)
+    by_distance = vector_oracles.nearest("cosine", vectors[5], vectors, np.arange(2_000), 2_000)[1][0]
+    index.remove(by_distance[:600])
+    assert index.explain(vectors[:5], 10, recall=0.8).mode == "buckets"
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -190,6 +217,18 @@ def test_codes_alone_report_what_they_expect():
     found = index.search(some_vectors(5), 10, recall=0.9)
     assert 0 < found.stats["expected_recall"] <= 1
     assert found.stats["rerank"] == "asymmetric"
+
+
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(kind):
+    def n_queries(**changes):
+        with tuned(**changes):
+            (buckets,) = buckets_of(an_index(kind))
+        return buckets.describe()["calibration"]["n_queries"][0]
+
+    assert n_queries(pilot_queries=8) == 300
+    assert 8 < n_queries(pilot_queries=8, calibration_reads=20_000) < 300
+    assert n_queries(pilot_queries=8, calibration_reads=1) == 8
 
 
 @pytest.mark.parametrize("kind", ["cells", "graph"])

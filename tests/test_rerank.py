@@ -8,10 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from cbeindex import CBEIndex
+from cbeindex._core.tuning import tuned
 from cbeindex.data.sparserows import SparseRows
 from cbeindex.distances.kept import Candidates, kept_vectors
 from cbeindex.distances.kept.float32 import Float32Vectors
 from cbeindex.distances.metrics import METRICS
+from cbeindex.search import rerank
 from tests import vector_oracles
 from tests.strategies import masks
 
@@ -225,3 +227,51 @@ def test_few_vectors_are_read():
     np.testing.assert_array_equal(result.ids, vector_oracles.nearest("cosine", X[:20], X, list(range(900)), 5)[1])
     # At least the 4 k that are always read; far from all of the 20 * 900.
     assert 20 * 20 <= result.stats["vectors_read"] < 20 * 900 / 4
+
+
+@pytest.mark.parametrize("metric", ["l2", "ip"])
+def test_more_vectors_are_read_where_errors_are_large(metric, monkeypatch):
+    """Rows of very different norms with short codes: results that come from deep in a list ask for a longer one."""
+    rng, lengths, shortlist = np.random.default_rng(2), [], rerank._shortlist_by_estimate
+    X = rng.standard_normal((3_000, 24), dtype=np.float32) * rng.uniform(0.5, 2, (3_000, 1)).astype(np.float32)
+    queries = rng.standard_normal((60, 24), dtype=np.float32)
+    truth = vector_oracles.nearest(metric, queries, X, np.arange(3_000), 5)[1]
+    index = CBEIndex(24, 16, metric=metric, vectors="float32", buckets=None).fit(X)
+    index.add(X)
+
+    def counted(view, batch, plan, n_exact):
+        lengths.append((len(batch.vectors), n_exact))
+        return shortlist(view, batch, plan, n_exact)
+
+    monkeypatch.setattr(rerank, "_shortlist_by_estimate", counted)
+    found = {}
+    for n_more in (0, 1_000):
+        with tuned(least_exact_rows_of_short_codes=40, exact_rows_of_k=2, exact_rows_of_k_with_norms=0,
+                   least_exact_rows_with_norms=n_more):  # fmt: skip
+            found[n_more] = index.search(queries, 5, n_threads=1)
+    recalls = {
+        n: np.mean([np.isin(*ids).mean() for ids in zip(truth, one.ids, strict=True)]) for n, one in found.items()
+    }
+    assert recalls[0] + 0.02 < recalls[1_000]
+    (
+        (first, n_first),
+        (again, n_again),
+    ) = lengths[1:]
+    assert (first, n_first, n_again) == (60, 40, 1_000)
+    assert 0 < again <= 60
+    is_same = (found[0].ids == found[1_000].ids).all(axis=1)
+    assert is_same.sum() >= 60 - again
+    np.testing.assert_array_equal(found[0].distances[is_same], found[1_000].distances[is_same])
+
+
+@pytest.mark.parametrize("metric", METRIC_NAMES)
+def test_no_more_vectors_are_read_where_estimates_are_good(metric, monkeypatch):
+    """Norms that differ do not cost anything by themselves."""
+    lengths, shortlist = [], rerank._shortlist_by_estimate
+    monkeypatch.setattr(rerank, "_shortlist_by_estimate", lambda *args: lengths.append(args[-1]) or shortlist(*args))
+    X = vector_oracles.clustered(2_000, 64, n_centres=30)
+    index = CBEIndex(64, 1_024, metric=metric, vectors="float32", buckets=None).fit(X)
+    index.add(X)
+    found = index.search(X[:10], 5, n_threads=1)
+    np.testing.assert_array_equal(found.ids, vector_oracles.nearest(metric, X[:10], X, np.arange(2_000), 5)[1])
+    assert lengths == [256]

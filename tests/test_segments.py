@@ -14,7 +14,8 @@ from cbeindex._core.tuning import tuned
 from cbeindex.data.codes import CodeRows, to_words
 from cbeindex.data.columns import Column
 from cbeindex.data.keys import NO_KEY, HammingKeys
-from cbeindex.search.request import IdFilter
+from cbeindex.data.names import NAMES, Names
+from cbeindex.search.filters import IdFilter
 from cbeindex.store.rowstore import RowStore
 from cbeindex.store.segment import NOT_HIDDEN, Segment
 from tests.small import tune
@@ -456,3 +457,46 @@ def test_there_are_never_more_segments_than_a_load_takes(large, seed):
             segments = rows.seal()
             assert len(segments) <= rows.most_segments(sum(segment.n_rows for segment in segments))
     assert RowStore(64).most_segments(20_000) < 20_000
+
+
+@pytest.mark.parametrize("named", [False, True])
+def test_rows_that_are_all_removed_leave_no_segment(named):
+    """Neither in sealed segments nor in the buffer, and readers of an older snapshot see the rows that they saw."""
+    with tuned(buffer_rows=8, least_buffer_rows=2):
+        store = RowStore(N_BITS, COLUMNS)
+        store = store.keeping_names() if named else store
+
+        def add(first, n, replace=False):
+            ids = np.arange(first, first + n)
+            columns = dict(columns_of(ids))
+            if named:
+                store.add(None, words_of(ids.tolist()), columns | {NAMES: Names.of(names(ids))}, replace=replace)
+            else:
+                store.add(ids, words_of(ids.tolist()), columns, replace=replace)
+
+        def names(ids):
+            return [f"row {i}" for i in ids]
+
+        def of(ids):
+            return Names.of(names(ids)) if named else np.array(ids)
+
+        add(0, 6)
+        add(6, 3)
+        before = store.snapshot()
+        assert [segment.n_rows for segment in before.segments] == [6, 3]
+        store.remove(of([6, 7]))
+        assert len(store.snapshot().segments) == 2
+        store.remove(of([8]))
+        assert [segment.n_rows for segment in store.snapshot().segments] == [6]
+        add(20, 2)
+        np.testing.assert_array_equal(before.segments[1].codes.take(np.arange(3)), words_of([6, 7, 8]))
+        np.testing.assert_array_equal(before.segments[1].columns["pair"], columns_of(np.arange(6, 9))["pair"])
+        add(20, 2, replace=True)
+        assert store.snapshot().segments[1].n_removed == 0
+        store.remove(of(range(6)))
+        assert [segment.n_rows for segment in store.snapshot().segments] == [2]
+        store.remove(of([20, 21]))
+        assert store.snapshot().segments == ()
+        assert store.n_rows == 0
+        add(30, 1)
+        assert store.n_rows == 1

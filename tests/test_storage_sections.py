@@ -14,7 +14,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex._core.checks import memory_bytes
+from cbeindex._core.memory import memory_bytes
 from cbeindex._core.tuning import tuned
 from cbeindex.errors import CorruptIndexFileError
 from cbeindex.storage import checksum as _checksum

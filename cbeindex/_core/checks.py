@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import functools
 import operator
-import os
-import sys
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from .memory import memory_bytes
 from .typing import Arrays
 
 MOST_DIM = 2**31 - 64
@@ -60,19 +58,10 @@ def as_seed(value: Any, name: str) -> int:
     return as_count(value, name, least=0, most=MOST_SEED)
 
 
-@functools.cache
-def memory_bytes() -> int:
-    """Return the memory of the machine in bytes, or the size of the address space if it is unknown."""
-    try:
-        return os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    except (AttributeError, OSError, ValueError):
-        return sys.maxsize
-
-
 def require_memory(n_bytes: int, what: str) -> None:
-    """Raise MemoryError if `what` exceeds the memory of the machine, before any of it is allocated."""
+    """Raise MemoryError if `what` exceeds the memory that this process may use, before any of it is allocated."""
     if n_bytes > memory_bytes():
-        raise MemoryError(f"{what} needs {n_bytes / 1e9:,.3g} GB, this machine has {memory_bytes() / 1e9:,.3g} GB")
+        raise MemoryError(f"{what} needs {n_bytes / 1e9:,.3g} GB, this process may use {memory_bytes() / 1e9:,.3g} GB")
 
 
 def as_positive(value: Any, name: str, *, zero: bool = False) -> float:

@@ -8,15 +8,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .checks import memory_bytes
+from .memory import memory_bytes
 from .tuning import tuning
 
 
 def is_beyond_memory(array: Any) -> bool:
-    """Return whether an array is mapped from a file and takes a large part of the memory of the machine, or more."""
-    if not isinstance(array, np.ndarray) or array.nbytes <= tuning().most_resident_share * memory_bytes():
-        return False
-    return mapping_of(array) is not None
+    """Return whether an array is mapped from a file that takes a large part of the memory, or more.
+
+    The whole file counts: an index of many segments exceeds memory while none of its segments does.
+    """
+    mapping = mapping_of(array) if isinstance(array, np.ndarray) else None
+    return mapping is not None and len(mapping) > tuning().most_resident_share * memory_bytes()
 
 
 def mapping_of(array: NDArray[Any]) -> mmap.mmap | None:

@@ -168,7 +168,13 @@ class Tuning:
     least_exact_rows: int = 256
     least_exact_rows_of_short_codes: int = 1024
     few_exact_bits: int = 512
-    # The same where norms differ, since errors differ too and a near row may have a poor estimate.
+    # Where norms differ, errors differ too, and a near row may have a poor estimate: if one of the farthest results, so
+    # many of them, comes from the second half of these rows, more rows are read for that query. Raw norms, k = 10, in
+    # microseconds a query with 10@10, all queries with more rows / by this rule: Fashion l2 963 (1.000) / 146 (1.000)
+    # and ip 662 (1.000) / 129 (1.000), where cosine takes 138; GloVe l2 1,378 (1.000) / 435 (0.996) and ip 822 (1.000)
+    # / 258 (0.999), where cosine takes 213 (0.996). With k = 100
+    # GloVe gains no time under l2, 1,560 (0.998) / 1,500 (0.990), nor under ip.
+    deep_results: int = 8
     exact_rows_of_k_with_norms: int = 64
     least_exact_rows_with_norms: int = 8192
     # A filter that allows at most one row in this many of a segment is applied by copying those rows.
@@ -255,6 +261,11 @@ class Tuning:
     cell_miss: float = 1e-5
     # Queries that are searched together and share the cells they visit.
     cell_task_queries: int = 512
+    # The same for cells of residual codes, if there are at least so many queries, and if a cell has at least so many
+    # visits on average. Otherwise each query reads its cells by itself.
+    group_task_queries: int = 1024
+    least_group_queries: int = 16
+    least_cell_visits: int = 2
     # k-means: training rows for each centroid, and iterations. On GloVe, 100 rows and 10 iterations scan one row in
     # ten less, for twice the time.
     kmeans_rows: int = 64
@@ -273,9 +284,8 @@ class Tuning:
     # have 4 bits a dimension. GloVe (100 dimensions) needs 4, Fashion-MNIST (784) 1.
     cell_projections: int = 1024
     few_cell_dimensions: int = 200
-    # Share of the memory of the machine from which on a mapped array of vectors is taken not to stay in it. Candidates
-    # of such an array are asked for together, before the first of them is read; that costs a call of the system for
-    # each.
+    # Share of the memory above which the vectors of a mapped file are taken not to stay in it. Candidates of such a
+    # file are asked for together, before the first of them is read; that costs a call of the system for each.
     most_resident_share: float = 0.5
     # Rows whose error `stats` reports where vectors are kept in 4 or 8 bits: 1,000 give it to 1 or 2 %.
     kept_error_rows: int = 1000
@@ -335,6 +345,11 @@ class Tuning:
     least_true_rows: int = 400
     most_true_rows: int = 2**14
     deep_share: float = 0.002
+    # Queries that tell how many candidates that takes, and the vectors that are read for all queries. 20,000 random
+    # rows of 768 dimensions, which take the most, were calibrated in 11.6 s when 1,000 queries tried each number of
+    # candidates, and in 1.5 s so, on a busy machine. Data that takes 2,000 candidates keeps all of its queries.
+    pilot_queries: int = 32
+    calibration_reads: int = 2**21
     # Recall of a search by default, and of one whose mode or number of candidates is given, but not the probes.
     default_recall: float = 0.95
     explicit_recall: float = 0.97
@@ -342,13 +357,30 @@ class Tuning:
     # again with half of the misses, and more candidates.
     near_share: float = 0.99
     far_candidates: int = 3
-    # Visible rows that are in fewer cells than this share of what is expected of random rows are near each other, and
-    # so are vertices, some of which are sampled, whose neighbours are visible more often: all rows are searched, and
-    # as many of them are candidates, for each result and at least.
+    # Calibration of range search: queries of a segment at most; their nearest rows, and other rows that stand for all
+    # others; the least mean number of rows within a radius that is measured, and the largest share of all rows; and the
+    # least queries that must have rows within it. Takes 0.1 s of the 8.5 s in which Fashion is added.
+    most_range_queries: int = 512
+    near_range_rows: int = 100
+    other_range_rows: int = 1024
+    least_range_rows: float = 0.25
+    most_range_share: float = 1 / 16
+    least_queries_of_radius: int = 32
+    # Rows within a radius that a search in cells has room for at first.
+    first_range_room: int = 4096
+    # Filters whose rows are near each other. Few allowed rows are so if they are in fewer cells than this share of what
+    # is expected of random rows, and vertices, some of which are sampled, if their neighbours are visible more often.
+    # All rows are searched then, and as many of them are candidates, for each result and at least.
     clumped_share: float = 0.8
     clump_sample_rows: int = 256
     clump_candidates_of_k: int = 32
     least_clump_candidates: int = 256
+    # A cell is depleted if the visible share of its rows is below this part of that of all rows. Of the nearest visible
+    # rows of a query there, a search finds this share, so that it must find more for other queries, or search all rows.
+    # 10 of 10 at 0.95, from 400 queries: Fashion 0.4 if one of ten labels and 0.3 if the tenth nearest to a row is
+    # hidden; GloVe 0.5 to 0.9.
+    depleted_density: float = 0.1
+    depleted_share_found: float = 0.4
     # Nanoseconds for each row and byte of a code that is scanned, for each vector and byte that is read, and for each
     # step and byte of a walk; microseconds of a query beside them. From searches of Fashion and GloVe on one core.
     scan_row_ns: float = 2.0

@@ -43,6 +43,9 @@ row numbers, counted through all files, unless --ids or --id-column gives
 others. The encoder is fitted to a random sample of all rows, so their order
 does not matter. The same files and options give the same index.
 
+By default the index is that of CBEIndex(dim): vectors are kept in 8 bits a
+value, or as they are if they are sparse, and rows are sorted into cells.
+
 Memory is bounded for files of any size: 1 to 3 GB if vectors are kept, less for
 codes only. The build temporarily needs disk space for up to three times the
 size of the index. OUT appears when it is complete. A build that fails or is
@@ -52,14 +55,16 @@ _EPILOG = f"""\
 {FORMATS}
 
 examples:
-  codes of one bit per dimension, cosine distance:
+  cosine distance, vectors in 8 bits a value:
     cbeindex build index.cbe vectors.npy
-  keep the vectors, for exact distances:
+  vectors as they are, for exact distances:
     cbeindex build index.cbe vectors.npy --vectors float32
+  codes only, the smallest index:
+    cbeindex build index.cbe vectors.npy --vectors none --buckets none
   several files, Euclidean distance, shorter codes:
     cbeindex build index.cbe part-*.fvecs --metric l2 --bits 1024
-  many millions of vectors:
-    cbeindex build index.cbe large.fbin --buckets clusters
+  least delay of single queries, for vectors that rarely change:
+    cbeindex build index.cbe large.fbin --buckets graph
   scipy.sparse vectors, kept sparse:
     cbeindex build index.cbe tfidf.npz --vectors float16
   one array of several, with ids:
@@ -86,17 +91,19 @@ def _add_arguments(add: Callable[..., object]) -> None:
 def add_index_arguments(add: Callable[..., object]) -> None:
     """Add the arguments that say which index is built, and of what."""
     add("--key", help="array of .npz files, or column of Parquet and Arrow files, to use")
-    add("--bits", type=count(1), metavar="N", help="length of the codes (default: dimension)")
+    bits_help = f"length of the codes (default: dimension, at most {tuning().most_default_bits:,})"
+    add("--bits", type=count(1), metavar="N", help=bits_help)
     metric_help = "distance between vectors: cosine, l2 or ip (default: cosine)"
     add("--metric", choices=(*METRICS, *METRIC_ALIASES), metavar="NAME", default="cosine", help=metric_help)
     encoder_help = "kind of circulant matrix; learned is trained on the sample (default: orthogonal)"
     add("--encoder", choices=ENCODERS, default="orthogonal", help=encoder_help)
     vectors_help = """keep the vectors beside their codes: float32 and float16 for exact distances, int8 and int4 (8 and
-        4 bits a value) for better estimates, auto for int8, or float32 if they are sparse (default: codes only)"""
-    add("--vectors", dest="kept", choices=KINDS_OF_VECTORS, help=vectors_help)
-    buckets_help = """cells or clusters: scan only the nearest cells, for large indexes; substrings: find near
-        duplicates fast (default: scan all codes)"""
-    add("--buckets", choices=("auto", *BUCKETS), help=buckets_help)
+        4 bits a value) for better estimates, none for codes only (default: auto, which is int8, or float32 if they
+        are sparse)"""
+    add("--vectors", dest="kept", choices=("none", *KINDS_OF_VECTORS), default="auto", help=vectors_help)
+    buckets_help = """cells or clusters: scan only the nearest cells; graph: walk from row to row; substrings: find near
+        duplicates fast; none: scan all codes (default: auto, which is cells)"""
+    add("--buckets", choices=("none", "auto", *BUCKETS), default="auto", help=buckets_help)
     add("--seed", type=count(0), default=0, metavar="N", help="seed of encoder and sample (default: 0)")
     ids_help = "unique ids, one per vector: non-negative integers or strings (.npy), or lines of a .txt file"
     add("--ids", metavar="FILE", help=ids_help)
@@ -152,8 +159,8 @@ def index_arguments(arguments: argparse.Namespace) -> dict[str, Any]:
         "n_bits": arguments.bits,
         "metric": arguments.metric,
         "encoder": arguments.encoder,
-        "vectors": arguments.kept,
-        "buckets": arguments.buckets,
+        "vectors": None if arguments.kept == "none" else arguments.kept,
+        "buckets": None if arguments.buckets == "none" else arguments.buckets,
         "seed": arguments.seed,
     }
 

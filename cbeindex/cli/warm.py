@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -28,12 +31,19 @@ and numba, and the features of this processor that kernels use. The folder
 `compiled` beside the kernels of an installation is read by it"""
 
 
+_LEVELS = """\
+make the code for levels of processors instead of for this one, for a folder
+that many machines read: "all" those whose code runs here, the "best" of them,
+or some, such as x86-64-v3,x86-64-v4"""
+
+
 def add_parser(commands: Any) -> None:
     """Add the command to the parser."""
     parser = commands.add_parser("warm", help="compile the kernels ahead of their first use", description=_HELP)
     kinds = ", ".join(KINDS)
     parser.add_argument("kinds", nargs="*", metavar="KIND", help=kinds)
     parser.add_argument("--into", metavar="DIR", help=_INTO)
+    parser.add_argument("--levels", metavar="LEVELS", help=_LEVELS)
     parser.set_defaults(run=_run)
 
 
@@ -41,6 +51,9 @@ def _run(arguments: argparse.Namespace) -> None:
     for kind in arguments.kinds:
         if kind not in KINDS:
             raise ValueError(f"KIND must be one of {', '.join(KINDS)}, got {kind!r}")
+    if arguments.levels is not None:
+        _make_levels(arguments)
+        return
     if arguments.into is not None:
         kernels.caching.use_folder(Path(arguments.into))
     folder = kernels.caching.writable_folder()
@@ -56,6 +69,23 @@ def _run(arguments: argparse.Namespace) -> None:
     print(f"{folder}: {len(files)} kernels, {size_text(sum(files.values()))}")
 
 
+def _make_levels(arguments: argparse.Namespace) -> None:
+    """Make the code for each level in a process of its own: numba chooses the processor once."""
+    if arguments.into is None:
+        raise ValueError("--levels must be given with --into: code of this processor serves no other folder")
+    here = kernels.target.compiled_target().levels()
+    chosen = {"all": here, "best": here[-1:]}.get(arguments.levels) or arguments.levels.split(",")
+    for level in chosen:
+        if level not in here:
+            raise ValueError(f"--levels must be all, best, or some that run on this processor: {', '.join(here)}")
+    for level in chosen:
+        print(f"{level}:", flush=True)
+        command = [sys.executable, "-m", "cbeindex", "warm", *arguments.kinds, "--into", arguments.into]
+        code = subprocess.run(command, env=os.environ | kernels.target.level_variables(level), check=False).returncode
+        if code:
+            raise RuntimeError(f"the kernels of {level} were not made: exit code {code}")
+
+
 def _rows(dim: int) -> Any:
     return np.random.default_rng(0).standard_normal((_N_ROWS, dim), dtype=np.float32)
 
@@ -68,6 +98,14 @@ def _use(index: Any, rows: Any) -> None:
     index.search(rows[:2], k=10, deny=[3])
     index.remove([5])
     index.search(rows[:2], k=10)
+
+
+def _default() -> None:
+    """What an index is unless its maker says otherwise."""
+    index = CBEIndex(dim=256)
+    _use(index, _rows(256))
+    index.search(_rows(256)[:5], k=10, recall=0.95)
+    index.range_search(_rows(256)[:2], radius=0.9)
 
 
 def _scan() -> None:
@@ -87,7 +125,9 @@ def _vectors() -> None:
 def _buckets(kind: str) -> Callable[[], None]:
     def use() -> None:
         for dtype in (None, "float32", "int8"):
-            _use(CBEIndex(dim=256, vectors=dtype, buckets=kind), _rows(256))
+            index = CBEIndex(dim=256, vectors=dtype, buckets=kind)
+            _use(index, _rows(256))
+            index.range_search(_rows(256)[:2], radius=0.9)
 
     return use
 
@@ -112,6 +152,7 @@ def _binary() -> None:
 
 
 KINDS: dict[str, Callable[[], None]] = {
+    "default": _default,
     "scan": _scan,
     "vectors": _vectors,
     "cells": _buckets("cells"),

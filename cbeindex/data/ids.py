@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence, Set, ValuesView
+from collections.abc import Collection, Iterator, Sequence, Set, ValuesView
+from dataclasses import dataclass
 from typing import Any, TypeAlias, TypeGuard
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from .._core.typing import Ids, Mask
 from .names import Names, shown
 
 AnyIds: TypeAlias = Ids | Names
 """Ids as the caller has them: integers, or names."""
+
+
+@dataclass(frozen=True)
+class Numbers:
+    """The ids that rows have inside of an index whose ids are names: int64, ascending."""
+
+    ids: Ids
+
 
 # Messages name up to this many ids.
 _MOST_NAMED = 100
@@ -108,6 +117,8 @@ def listed(ids: Any, ordered_for: str | None = None) -> NDArray[Any]:
         return ids
     if ordered_for:
         _refuse_sets(ids, ordered_for)
+    if isinstance(ids, range):
+        return np.arange(ids.start, ids.stop, ids.step)
     return np.asarray(list(ids) if isinstance(ids, Set | ValuesView) else ids)
 
 
@@ -132,14 +143,22 @@ def missing_text(missing: Sequence[int | str]) -> str:
     return f"ids {', '.join(map(shown, missing[:_MOST_NAMED]))}{more} are not in the index"
 
 
-def as_filter(ids: ArrayLike | None, name: str) -> AnyIds | None:
-    """Return the ids of a filter, integers ascending and unique; they need not exist in the index."""
+def as_filter(ids: Any, name: str) -> AnyIds | Mask | None:
+    """Return the ids of a filter, integers ascending and unique, or a mask over all ids. Ids need not exist."""
     if ids is None:
         return None
+    if isinstance(ids, Iterator):
+        kind = type(ids).__name__
+        raise TypeError(
+            f"{name} must be a list, set or array of ids, got a {kind}, which can be read once: use list(...)"
+        )
     strings = None if isinstance(ids, str) else _as_strings(ids, name)  # one id, as one integer, is not a filter
     if strings is not None:
         return as_names(strings, name)
-    given = as_ids(ids, name, unknown=True)
+    array = listed(ids)
+    if array.dtype == np.bool_ and array.ndim == 1:
+        return array
+    given = as_ids(array, name, unknown=True)
     if (given[1:] > given[:-1]).all():
         return given
     ordered = np.sort(given)  # np.unique uses a hash table, which takes ten times as long

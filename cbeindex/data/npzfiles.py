@@ -9,7 +9,7 @@ from typing import Any, BinaryIO
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.checks import memory_bytes
+from .._core.memory import memory_bytes
 from .._core.tuning import tuning
 from .npyfiles import HEAD_BYTES, as_rows, checked_shape, map_npy, npy_layout, rewording_errors, shortened
 

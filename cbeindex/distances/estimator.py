@@ -171,7 +171,7 @@ class EncodedQueries:
             np.abs(projections) if with_margins else None,
         )
 
-    def some(self, which: slice) -> EncodedQueries:
+    def some(self, which: slice | Rows) -> EncodedQueries:
         """Return some of the queries."""
         return EncodedQueries(
             self.codes[which], self.levels[which], self.steps[which], self.totals[which], self.offsets[which],

@@ -120,7 +120,7 @@ class KeptCodec:
         parts = [self._parts(column[start : start + _TASK_ROWS])[1] for start in starts]
         return Numbers(*(np.concatenate(values) for values in zip(*parts, strict=True)))
 
-    def vectors_of(self, column: NDArray[np.uint8], n_threads: int) -> Vectors:
+    def vectors_of(self, column: NDArray[np.uint8]) -> Vectors:
         """Return the vectors that rows stand for, under "cosine" of length 1."""
         parts = [
             turned_back(self.rotation, self._decode(column[start : start + _TASK_ROWS]))

@@ -246,6 +246,16 @@ class ResidualCodec:
         errors: Floats = np.sqrt(product**2 + projected**2 + rounding**2).astype(np.float32)
         return errors
 
+    def doubt_terms(self, n_sigmas: float) -> Doubles:
+        """Return what a kernel needs to tell how far below its estimate the distance of a row may be.
+
+        That is `n_sigmas` standard errors and the rounding of the estimate itself; nothing if `n_sigmas` is 0.
+        """
+        geometry, half = self.geometry, {"l2": 1, "cosine": 2, "ip": 0}[self.metric.name]
+        extra = 16 * float(np.finfo(np.float32).eps) if n_sigmas else 0.0
+        variance = float(geometry.variance)
+        return np.array([n_sigmas, extra, geometry.scale, half, variance, _ROUNDING, math.sqrt(variance)])
+
 
 def residual_column(n_bits: int, bits: int) -> Column:
     """Return the column of residual codes: code, numbers and centre of each row, as bytes."""

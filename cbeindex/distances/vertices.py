@@ -185,10 +185,10 @@ class VertexCodec:
         projections[:, : shape.n_levels] = points[:, : shape.n_levels]
         return projections
 
-    def vectors_of(self, column: NDArray[np.uint8], n_threads: int) -> Vectors:
+    def vectors_of(self, column: NDArray[np.uint8]) -> Vectors:
         """Return the vectors that vertices stand for, under "cosine" of length 1. Needs levels of all dimensions."""
         parts = [
-            turned_back(self.first, self.decode(column[start : start + _TASK_ROWS], n_threads))
+            turned_back(self.first, self.decode(column[start : start + _TASK_ROWS], 1))
             for start in range(0, len(column), _TASK_ROWS)
         ]
         return np.concatenate([np.empty((0, self.first.dim), dtype=np.float32), *parts])

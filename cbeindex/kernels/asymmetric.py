@@ -24,6 +24,7 @@ from .levels import Levels, fill_planes
 from .popcount import popcount64
 from .prefetch import prefetch
 from .topk import put_in_order, reduce_buffer
+from .views import view_as
 from .weights import prepare
 
 
@@ -39,7 +40,7 @@ def estimate_blocks(
     much as some blocks.
     """
     full = found.shape[1] - 16
-    bits = estimates.view(np.int32)
+    bits = view_as(estimates, np.int32)
     for block in range((start - origin) // 16, (stop - origin + 15) // 16):
         first = origin + 16 * block
         near = estimates_within(prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, estimates)
@@ -214,4 +215,4 @@ def float_of_key(key: Any) -> Any:
     ordered = np.int64(key >> np.uint64(32))
     bits = np.empty(1, dtype=np.int32)
     bits[0] = np.int32(ordered & 0x7FFFFFFF) if ordered >= 0x80000000 else np.int32(~ordered)
-    return bits.view(np.float32)[0]
+    return view_as(bits, np.float32)[0]

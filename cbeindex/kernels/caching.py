@@ -29,9 +29,11 @@ from typing import Any
 
 import llvmlite
 import numba
-from numba.core import compiler, serialize
+import numpy as np
+from numba.core import serialize
 from numba.core.caching import NullCache
 
+from .linking import rebuilt
 from .locking import LockFile
 from .target import Target, compiled_target
 
@@ -39,7 +41,6 @@ PACKAGE = Path(__file__).parent
 AHEAD = PACKAGE / "compiled"
 SUFFIX = ".nbc"
 _HASH_BYTES = 32
-_rebuild: Any = compiler.CompileResult._rebuild
 _dumps: Any = serialize.dumps
 
 # The folder that takes the place of all others for new files.
@@ -136,7 +137,8 @@ def versions() -> str:
     """Return what code depends on, apart from sources, types and processor."""
     python = f"{sys.implementation.name} {sys.version_info.major}.{sys.version_info.minor} {sys.platform}"
     checks = bool(numba.config.BOUNDSCHECK)  # type: ignore[attr-defined,unused-ignore]
-    return f"{python}, numba {numba.__version__}, llvmlite {llvmlite.__version__}, bounds {checks}"
+    array = ".".join(np.__version__.split(".")[:2])
+    return f"{python}, numba {numba.__version__}, llvmlite {llvmlite.__version__}, numpy {array}, bounds {checks}"
 
 
 @functools.cache
@@ -152,10 +154,15 @@ class KernelCache(NullCache):  # type: ignore[misc,unused-ignore]
 
     numba discards cached code when the file of the kernel changes, but code of helpers from other files is compiled
     into it as well. So code is discarded when any kernel file changes.
+
+    Parameters
+    ----------
+    kernel : dispatcher of numba
     """
 
-    def __init__(self, function: Callable[..., Any]) -> None:
-        self._function = function
+    def __init__(self, kernel: Any) -> None:
+        function: Callable[..., Any] = kernel.py_func
+        self._kernel, self._function = kernel, function
         module = function.__module__.removeprefix(f"{__package__}.")
         self.name = f"{module}.{function.__qualname__}".replace("<", "").replace(">", "")
         self._locks: dict[str, LockFile] = {}
@@ -202,14 +209,17 @@ class KernelCache(NullCache):  # type: ignore[misc,unused-ignore]
             with suppress(OSError):
                 content = (folder / self.file_name(signature, target)).read_bytes()
                 if hashlib.sha256(content[_HASH_BYTES:]).digest() == content[:_HASH_BYTES]:
-                    return _rebuild(context, *pickle.loads(content[_HASH_BYTES:]))
+                    needs, reduced = pickle.loads(content[_HASH_BYTES:])
+                    for shared in needs:
+                        shared.load()
+                    return rebuilt(self._kernel, context, signature, reduced)
         return None
 
     def save_overload(self, signature: Any, compiled: Any) -> None:
         """Save code, if there is a folder for it."""
         folder = writable_folder()
         if folder is not None and not compiled.library.has_dynamic_globals:
-            content = _dumps(compiled._reduce())
+            content = _dumps((getattr(compiled.library, "needs", ()), compiled._reduce()))
             # A disk that is full or read-only costs the file, not the call.
             with suppress(OSError), _replaced(folder / self.file_name(signature, compiled_target())) as file:
                 file.write(hashlib.sha256(content).digest() + content)

@@ -7,13 +7,16 @@ import numpy as np
 from .._core.typing import Floats, Keys, Mask, Ranks, Rows
 from .asymmetric import float_of_key, key_of
 from .dots import dot_floats
-from .estimates import Records, estimate_block, prefetch_record
+from .estimates import Records, estimate_block
 from .jit import njit
 from .lookup import sum_block, sum_block_precisely
 from .popcount import popcount64
+from .prefetch import prefetch
 from .querytables import Tables, measure_nibbles
 from .sorting import sort_keys
+from .thresholds import limit_of_smallest, order_bits, places_within
 from .topk import keep_smallest
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
@@ -27,91 +30,124 @@ def offset_of_products(projections: Floats, bits: int) -> Any:
 
 
 @njit(cache=True, nogil=True)
-def rank_cells(
-    tables: Tables, step: float, product_offset: float, directory: Records, n_bytes: int, n_cells: int, keys: Keys
+def estimate_cells(
+    tables: Tables, step: float, product_offset: float, directory: Records, n_bytes: int, distances: Floats
 ) -> None:
-    """Write a key of (estimated distance, cell) for each cell."""
+    """Estimate the distances of all cells, 32 at a time. `distances` has room for whole records of the directory."""
     size, at = directory.shape[1], 32 * n_bytes
-    sums, near = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
-    bits = near.view(np.int32)
+    sums = np.empty((1, 32), dtype=np.int32)
     for block in range(directory.shape[0]):
         base = block * size
         sum_block(directory, base, n_bytes, tables, (0,), sums)
-        estimate_block(sums, 0, directory, base + at, base + at, step, product_offset, 0.0, 0.0, 0.0, near)
-        for i in range(min(32, n_cells - 32 * block)):
-            keys[32 * block + i] = key_of(bits[i], 32 * block + i)
+        estimate_block(
+            sums, 0, directory, base + at, base + at, step, product_offset, 0.0, 0.0, 0.0,
+            distances[32 * block : 32 * block + 32],
+        )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def choose_cells(
-    query: Floats, centroids: Floats, bases: Floats, weight: float, n_cells: int, n_exact: int, n_probes: int,
-    keys: Keys,
+    query: Floats, centroids: Floats, bases: Floats, weight: float, n_exact: int, n_probes: int, n_first: int,
+    distances: Floats, keys: Keys,
 ) -> None:  # fmt: skip
-    """Leave the keys of the `n_probes` nearest cells at the front, in order: the best `n_exact` by exact distance.
+    """Leave the keys of the `n_probes` nearest cells at the front, the `n_first` nearest of them in order.
 
-    The distance of a cell is `bases[cell] - weight * <query, centroid>`, over the length of centroids.
+    The distance of a cell is `bases[cell] - weight * <query, centroid>`, over the length of centroids. It is computed
+    for about as many cells as `n_exact`, those with the smallest estimates, which are in `distances`.
     """
-    width = centroids.shape[1]
+    n_cells, width = centroids.shape
+    ordered, places = np.empty(n_cells, dtype=np.int32), np.empty(n_cells, dtype=np.int64)
     if n_exact < n_cells:
-        keep_smallest(keys, n_cells, n_exact)
-    near = np.empty(1, dtype=np.float32)
-    bits = near.view(np.int32)
-    for i in range(n_exact):
-        cell = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
-        near[0] = bases[cell] - weight * dot_floats(query, centroids, cell * width, width)
-        keys[i] = key_of(bits[0], cell)
-    keep_smallest(keys, n_exact, n_probes)
-    sort_keys(keys, 0, n_probes)
+        order_bits(distances, n_cells, ordered)
+        n = places_within(ordered, n_cells, limit_of_smallest(ordered, n_cells, n_exact), places)
+    else:
+        n = n_cells
+        for cell in range(n_cells):
+            places[cell] = cell
+    for i in range(n):
+        distances[i] = bases[places[i]] - weight * dot_floats(query, centroids, places[i] * width, width)
+    order_bits(distances, n, ordered)
+    limit, bits, count = limit_of_smallest(ordered, n, n_probes), view_as(distances, np.int32), 0
+    for i in range(n):
+        keys[count] = key_of(bits[i], places[i])
+        count += ordered[i] <= limit
+    keep_smallest(keys, count, n_probes)
+    if n_first < n_probes:
+        keep_smallest(keys, n_probes, n_first)
+    sort_keys(keys, 0, min(n_first, n_probes))
 
 
-@njit(cache=True, nogil=True)
-def append_places(
-    near: Any, estimates: Floats, rows: Any, first: int, hidden: Mask, ranks: Ranks, keys: Keys, count: int
-) -> int:
-    """Append the keys of the rows of a block whose bits are set and which are not hidden; return the number of keys.
+@njit(cache=True, nogil=True, shared=True)
+def scan_visits(
+    cells: Rows, begins: Rows, queries: Rows, visit_shifts: Floats, tables: Tables, is_precise: bool, steps: Floats,
+    product_offsets: Floats, records: Records, starts: Rows, n_bytes: int, hidden: Mask, ranks: Ranks, k: int,
+    found: Any, counts: Rows, bounds: Floats,
+) -> None:  # fmt: skip
+    """Estimate the rows of cells for the queries that visit them, up to four of which share the reading of a record.
 
-    The row numbers of the block begin at `rows[first]`. A file may hold any number there: keys of rows that do not
-    exist are not appended.
+    The `k` smallest keys of a query, among the first `counts[query]` of `found[query]`, do not depend on the order of
+    the visits, nor on which queries share a call. This is one loop without calls, because a call costs some 100 ns for
+    its arrays, as much as a cell.
+
+    Parameters
+    ----------
+    cells : int64 array of shape (n,)
+    begins : int64 array of shape (n + 1,)
+        The visits of each cell: [begins[i], begins[i + 1]).
+    queries, visit_shifts : int64 and float32 arrays of shape (n_visits,)
+        The query of a visit, and what the query adds to all distances of rows in the cell.
+    tables, steps, product_offsets
+        Of all queries. If tables are precise, only one query may visit cells.
+    starts : int64 array of shape (n_cells + 1,)
+        The records of each cell.
+    found : uint64 array of shape (n_queries, k + 32 or more)
+        A bound is lowered whenever the room of its query is full.
+    counts, bounds : int64 and float32 arrays of shape (n_queries,)
+        How many keys there are, and the largest distance that may be among the `k` smallest.
     """
-    bits = estimates.view(np.int32)
-    while near != 0:
-        lowest = near & (~near + np.uint64(1))
-        place = np.int64(popcount64(lowest - np.uint64(1)))
-        row = np.int64(rows[first + place])
-        if 0 <= row < ranks.size and (hidden.size == 0 or not hidden[row]):
-            keys[count] = key_of(bits[place], np.int64(ranks[row]) & 0xFFFFFFFF)
-            count += 1
-        near ^= lowest
-    return count
-
-
-@njit(cache=True, nogil=True)
-def scan_cell(
-    tables: Tables, is_precise: bool, step: float, product_offset: float, shift: float, records: Records, rows: Any,
-    n_bytes: int, start: int, stop: int, hidden: Mask, ranks: Ranks, k: int, found: Keys, count: int, bounds: Floats,
-) -> int:  # fmt: skip
-    """Estimate the rows of records [start, stop) for a query; return how many keys `found` has then.
-
-    The `k` smallest keys do not depend on the order in which cells are scanned. `bounds[0]` is the largest distance
-    that may be among them. `rows` are the records as int32.
-    """
-    sums, near = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
-    size, at, last = records.shape[1], 32 * n_bytes, found.size - 32
-    for record in range(start, stop):
-        base = record * size
-        if is_precise:
-            sum_block_precisely(records, base, n_bytes, tables, (0,), sums)
-        else:
-            sum_block(records, base, n_bytes, tables, (0,), sums)
-        within = estimate_block(
-            sums, 0, records, base + at, base + at, step, product_offset, shift, 0.0, bounds[0], near
-        )  # fmt: skip
-        if within != 0:
-            count = append_places(within, near, rows, (base + at + 512) // 4, hidden, ranks, found, count)
-            if count > last:
-                bounds[0] = float_of_key(keep_smallest(found, count, k))
-                count = k
-    return count
+    sums, near, four = np.empty((4, 32), dtype=np.int32), np.empty(32, dtype=np.float32), np.empty(4, dtype=np.int64)
+    rows, bits = view_as(records.reshape(-1), np.int32), view_as(near, np.int32)
+    size, at, last = records.shape[1], 32 * n_bytes, found.shape[1] - 32
+    for i in range(cells.size):
+        start, stop = starts[cells[i]], starts[cells[i] + 1]
+        if i + 1 < cells.size:  # the processor itself asks for what follows the first two records
+            first = starts[cells[i + 1]]
+            for byte in range(first * size, min(first + 2, starts[cells[i + 1] + 1]) * size, 64):
+                prefetch(records, byte)
+        for visit in range(begins[i], begins[i + 1], 4):
+            n = min(4, begins[i + 1] - visit)
+            for j in range(4):
+                four[j] = queries[visit + min(j, n - 1)]
+            for record in range(start, stop):
+                base = record * size
+                if is_precise:
+                    sum_block_precisely(records, base, n_bytes, tables, (four[0],), sums)
+                elif n == 1:
+                    sum_block(records, base, n_bytes, tables, (four[0],), sums)
+                else:
+                    sum_block(records, base, n_bytes, tables, (four[0], four[1], four[2], four[3]), sums)
+                for j in range(n):
+                    query = four[j]
+                    within = estimate_block(
+                        sums, j, records, base + at, base + at, steps[query], product_offsets[query],
+                        visit_shifts[visit + j], 0.0, bounds[query], near,
+                    )  # fmt: skip
+                    if within == 0:
+                        continue
+                    count = counts[query]
+                    while within != 0:
+                        lowest = within & (~within + np.uint64(1))
+                        place = np.int64(popcount64(lowest - np.uint64(1)))
+                        # A file may hold any row numbers: those of rows that do not exist are passed over.
+                        row = np.int64(rows[(base + at + 512) // 4 + place])
+                        if 0 <= row < ranks.size and (hidden.size == 0 or not hidden[row]):
+                            found[query, count] = key_of(bits[place], np.int64(ranks[row]) & 0xFFFFFFFF)
+                            count += 1
+                        within ^= lowest
+                    if count > last:
+                        bounds[query] = float_of_key(keep_smallest(found[query], count, k))
+                        count = k
+                    counts[query] = count
 
 
 @njit(cache=True, nogil=True)
@@ -121,7 +157,8 @@ def drop_copies(keys: Keys, n: int, n_most: int, seen: Rows) -> int:
     `seen` is memory to work in, of a power of two at least twice as many numbers as there are keys.
     """
     mask = np.int64(seen.size - 1)
-    seen[:] = -1
+    for place in range(seen.size):
+        seen[place] = -1
     n_left = 0
     for i in range(n):
         rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
@@ -135,10 +172,3 @@ def drop_copies(keys: Keys, n: int, n_most: int, seen: Rows) -> int:
             if n_left == n_most:
                 break
     return n_left
-
-
-@njit(cache=True, nogil=True)
-def prefetch_cell(records: Records, starts: Rows, cell: int) -> None:
-    """Ask for the first two records of a cell."""
-    for record in range(starts[cell], min(starts[cell] + 2, starts[cell + 1])):
-        prefetch_record(records, record)

@@ -1,182 +1,65 @@
-"""Queries in the cells of a segment, from vectors or projections to the nearest rows, in one call."""
+"""Queries in the cells of a segment, one after the other, from vectors or projections to the nearest rows."""
 
 from typing import Any
 
 import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
-from .cellscan import choose_cells, drop_copies, offset_of_products, prefetch_cell, rank_cells, scan_cell
-from .dots import dot_floats
+from .cellscan import choose_cells
+from .cellsteps import LARGEST, begin_query, in_order, read_found, room_for_keys, scan_cells
 from .estimates import Records
-from .exact import distance_of, insert, is_farther, product
+from .exact import product
 from .jit import njit
-from .kept import KeptRows, read_kept, shift_of
-from .prefetch import prefetch
-from .querytables import Tables, fill_tables
-from .sorting import sort_keys
-from .topk import keep_smallest
+from .kept import KeptRows
+from .querytables import Tables
 from .transform import transform_rows
-
-LARGEST = np.float32(np.finfo(np.float32).max)
-NO_KEY = np.uint64(0xFFFFFFFFFFFFFFFF)
+from .views import read_only
 
 
-@njit(cache=True, nogil=True)
-def read_exactly(
-    query: Vectors, vectors: Vectors, ids: Ids, order: Ranks, keys: Keys, n: int, metric: int, near: Floats,
-    near_ids: Ids,
-) -> int:  # fmt: skip
-    """Write the nearest of `n` candidates by exact distance; return how many vectors were read, or -1.
-
-    -1: a file holds an order of rows that do not exist.
-    """
-    k, dim = near.size, vectors.shape[1]
-    slack = 1e-6 * np.sqrt(dim)
-    square = product(query, query) if metric != 0 else 0.0
-    for i in range(k):
-        near[i], near_ids[i] = np.inf, -1
-    rows = np.empty(n, dtype=np.int64)
-    for i in range(n):
-        rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
-        rows[i] = np.int64(order[rank]) if rank < order.size else -1
-        if rows[i] < 0 or rows[i] >= vectors.shape[0]:
-            return -1
-        for j in range(0, dim if i < 8 else 0, 16):
-            prefetch(vectors, rows[i] * dim + j)
-    for i in range(n):
-        if i + 8 < n:
-            for j in range(0, dim, 16):
-                prefetch(vectors, rows[i + 8] * dim + j)
-        row = rows[i]
-        if i < k or not is_farther(vectors[row], query, square, metric, slack, near[k - 1]):
-            insert(distance_of(vectors[row], query, square, metric), ids[row], near, near_ids, i)
-    return n
-
-
-@njit(cache=True, nogil=True)
-def scan_cells(
-    projections: Floats, query_shift: float, centres: Floats, bits: int, weights: Floats, cells: Keys, n_cells: int,
-    n_least: int, n_wanted: int, cell_centres: Any, starts: Rows, records: Records, rows: Any, copy_starts: Rows,
-    copies: Records, copied_rows: Any, with_copies: bool, hidden: Mask, ranks: Ranks, n_found: int, step: float,
-    product_offset: float, tables: Tables, precise_tables: Tables, shifts: Floats, found: Keys, seen: Rows,
-    visits: Rows,
-) -> int:  # fmt: skip
-    """Scan the first `n_cells` of `cells`, or so many that `n_wanted` rows are found, but at least `n_least`.
-
-    Leaves the keys of the `n_found` nearest rows in `found`, in ascending order, and returns their number. With copies,
-    a row may be met twice, so that twice as many keys are kept, and each row is left once before the cut.
-    """
-    n_kept = 2 * n_found if with_copies else n_found
-    n_bytes = (projections.size * bits + 7) // 8
-    square = dot_floats(projections, projections, 0, projections.size)
-    precise_step, precise_offset, has_precise = np.float32(0), np.float32(0), False
-    bounds, count = np.full(1, LARGEST), 0
-    shifts[:] = np.nan
-    for i in range(n_cells):
-        if i >= n_least and count >= n_wanted:
-            break
-        cell = np.int64(cells[i] & np.uint64(0xFFFFFFFF))
-        if i + 1 < n_cells:
-            prefetch_cell(records, starts, np.int64(cells[i + 1] & np.uint64(0xFFFFFFFF)))
-        centre, start, stop = np.int64(cell_centres[cell]), starts[cell], starts[cell + 1]
-        if np.isnan(shifts[centre, 0]):
-            shift_of(projections, query_shift, centres, centre, weights, shifts)
-        shift = shifts[centre, 0]
-        first_copy, last_copy = (copy_starts[cell], copy_starts[cell + 1]) if with_copies else (0, 0)
-        if shifts[centre, 1] < weights[3] * square:  # the rounding of plain tables would matter
-            if not has_precise:
-                precise_step, precise_offset = fill_tables(projections, bits, True, precise_tables[0])
-                has_precise = True
-            count = scan_cell(
-                precise_tables, True, precise_step, precise_offset, shift, records, rows, n_bytes, start, stop, hidden,
-                ranks, n_kept, found, count, bounds,
-            )  # fmt: skip
-            if first_copy < last_copy:
-                count = scan_cell(
-                    precise_tables, True, precise_step, precise_offset, shift, copies, copied_rows, n_bytes, first_copy,
-                    last_copy, hidden, ranks, n_kept, found, count, bounds,
-                )  # fmt: skip
-        else:
-            count = scan_cell(
-                tables, False, step, product_offset, shift, records, rows, n_bytes, start, stop, hidden, ranks, n_kept,
-                found, count, bounds,
-            )  # fmt: skip
-            if first_copy < last_copy:
-                count = scan_cell(
-                    tables, False, step, product_offset, shift, copies, copied_rows, n_bytes, first_copy, last_copy,
-                    hidden, ranks, n_kept, found, count, bounds,
-                )  # fmt: skip
-        visits[0] += 32 * (stop - start + last_copy - first_copy)
-        visits[1] += 1
-    if count > n_kept:
-        keep_smallest(found, count, n_kept)
-        count = n_kept
-    sort_keys(found, 0, count)
-    return drop_copies(found, count, n_found, seen) if with_copies else count
-
-
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def search_one(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
     centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows,
     copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int,
-    counts: Rows, tables: Tables, precise_tables: Tables, cells: Keys, shifts: Floats, found: Keys, seen: Rows,
-    keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    counts: Rows, tables: Tables, precise_tables: Tables, near: Floats, cells: Keys, shifts: Floats, found: Any,
+    seen: Rows, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of a query with the projections `z`; parameters are those of `search_projections`.
 
-    `tables`, `precise_tables`, `cells`, `shifts`, `found` and `seen` are memory to work in.
+    `tables`, `precise_tables`, `near`, `cells`, `shifts`, `found` and `seen` are memory to work in.
     """
-    n_cells, n_probes, n_exact, n_found, n_wanted = bases.size, counts[0], counts[1], counts[2], counts[3]
-    rows, width = records.reshape(-1).view(np.int32), centroids.shape[1]
-    copied_rows, with_copies = copies.reshape(-1).view(np.int32), copies.shape[0] > 0
-    n_bytes = (width * bits + 7) // 8
-    step, product_offset = fill_tables(z, bits, False, tables[0])
-    cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
-    n_visited = n_probes
-    if n_probes < n_cells:
-        rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
-        choose_cells(z, centroids, bases, weights[2], n_cells, n_exact, n_probes, cells)
-    else:
-        for cell in range(n_cells):
-            cells[cell] = np.uint64(cell)
-    while True:
-        n = scan_cells(
-            z, query_shift, centres, bits, weights, cells, n_visited, n_probes, n_wanted, cell_centres, starts, records,
-            rows, copy_starts, copies, copied_rows, with_copies, hidden, ranks, n_found, step, product_offset, tables,
-            precise_tables, shifts, found, seen, visits,
-        )  # fmt: skip
-        if n >= n_wanted or n_visited >= n_cells:
-            break
-        # Too few of the rows may be results: begin again with all cells in order, to stop when there are enough. Copies
-        # are left out, or they would be counted as rows.
-        with_copies = False
-        rank_cells(tables, step, cell_offset, directory, n_bytes, n_cells, cells)
-        choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, cells)
-        n_visited = n_cells
-    if kept.shape[0] > 0:
-        n_read = read_kept(
-            z, query_shift, kept, counts[4], centres, weights, shifts, ids, order, found, n, distances, result_ids
-        )
-    elif vectors.shape[0] > 0:
-        n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
-    else:
-        for i in range(n):
-            keys[i] = found[i]
-        keys[n:] = NO_KEY
-        return True
-    visits[2] += max(0, n_read)
-    return bool(n_read >= 0)
-
-
-@njit(cache=True, nogil=True)
-def room_for_keys(n_found: int, has_copies: bool) -> Any:
-    """Return memory for the keys of a query, and for telling copies among them."""
-    n_kept = 2 * n_found if has_copies else n_found
-    size = 1
-    while has_copies and size < 2 * n_kept:
-        size *= 2
-    return np.empty(n_kept + min(n_kept, 64) + 96, dtype=np.uint64), np.empty(size, dtype=np.int64)
+    n_cells, n_probes, n_found, n_wanted = bases.size, counts[0], counts[2], counts[3]
+    with_copies = copies.shape[0] > 0
+    n_keys, bounds = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.float32)
+    n_keys[0], bounds[0] = 0, LARGEST
+    step, product_offset = begin_query(
+        z, bits, weights, directory, centroids, bases, n_probes, counts[1], tables, near, cells
+    )
+    scan_cells(
+        z, query_shift, centres, bits, weights, cells, n_probes, cell_centres, starts, records, copy_starts, copies,
+        hidden, ranks, 2 * n_found if with_copies else n_found, step, product_offset, tables, precise_tables, shifts,
+        found, n_keys, bounds, visits,
+    )  # fmt: skip
+    n = in_order(found[0], n_keys[0], n_found, with_copies, seen)
+    if n < n_wanted and n_probes < n_cells:
+        # Too few of the rows may be results: begin again with all cells in order, more and more of them until there are
+        # enough. Copies are left out, or they would be counted as rows.
+        choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, near, cells)
+        n_keys[0], bounds[0], with_copies, n_done = 0, LARGEST, False, 0
+        while n_done < n_cells and n_keys[0] < n_wanted:
+            n_more = min(max(n_probes, n_done), n_cells - n_done)
+            scan_cells(
+                z, query_shift, centres, bits, weights, cells[n_done:], n_more, cell_centres, starts, records,
+                copy_starts, copies[:0], hidden, ranks, n_found, step, product_offset, tables, precise_tables, shifts,
+                found, n_keys, bounds, visits,
+            )  # fmt: skip
+            n_done += n_more
+        n = in_order(found[0], n_keys[0], n_found, with_copies, seen)
+    is_sound: bool = read_found(
+        z, query_shift, query, centres, weights, order, ids, vectors, kept, counts[4], metric, shifts, found[0], n,
+        keys, distances, result_ids, visits,
+    )  # fmt: skip
+    return is_sound
 
 
 @njit(cache=True, nogil=True)
@@ -224,13 +107,15 @@ def search_projections(
     """
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
-    found, seen = room_for_keys(counts[2], copies.shape[0] > 0)
+    near = np.empty(32 * directory.shape[0], dtype=np.float32)
+    found, seen = room_for_keys(1, counts[2], copies.shape[0] > 0)
     for i in range(projections.shape[0]):
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
-            projections[i], query_shifts[i], query, centres, bits, weights, directory, centroids, bases, cell_centres,
-            starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric, counts, tables,
-            precise_tables, cells, shifts, found, seen, keys[i], distances[i], result_ids[i], visits,
+            read_only(projections[i]), query_shifts[i], read_only(query), centres, bits, weights, directory, centroids,
+            bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
+            counts, tables, precise_tables, near, cells, shifts, found, seen, keys[i], distances[i], result_ids[i],
+            visits,
         ):  # fmt: skip
             return False
     return True
@@ -250,6 +135,20 @@ def prepare_query(query: Vectors, square: float, metric: int, mean: Vectors, pre
     if metric == 2:
         return np.float32((1 - product(prepared, prepared)) / 2)
     return np.float32(1 - product(query, mean) + product(mean, mean)) if metric == 1 else np.float32(0)
+
+
+@njit(cache=True, nogil=True)
+def prepare_queries(
+    queries: Vectors, first: int, stop: int, longest: float, metric: int, mean: Vectors, prepared: Vectors,
+    shifts: Floats,
+) -> int:  # fmt: skip
+    """Prepare queries [first, stop); return the number of the first one that is not finite or too long, or `stop`."""
+    for i in range(first, stop):
+        square = product(queries[i], queries[i])
+        if not square <= longest:
+            return i
+        shifts[i - first] = prepare_query(queries[i], square, metric, mean, prepared[i - first])
+    return stop
 
 
 @njit(cache=True, nogil=True)
@@ -281,24 +180,25 @@ def search_vectors(
     codes, sums = np.empty((0, (n_bits + 63) // 64), dtype=np.uint64), np.empty((0, 2))
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
-    found, seen = room_for_keys(counts[2], copies.shape[0] > 0)
+    near = np.empty(32 * directory.shape[0], dtype=np.float32)
+    found, seen = room_for_keys(1, counts[2], copies.shape[0] > 0)
     for first in range(0, n_queries, n_together):
         n = min(n_together, n_queries - first)
-        for i in range(n):
-            square = product(queries[first + i], queries[first + i])
-            if not square <= longest:
-                return int(first + i)
-            query_shifts[i] = prepare_query(queries[first + i], square, metric, mean, prepared[i])
-        bad = transform_rows(prepared, 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums)
+        n_prepared = prepare_queries(queries, first, first + n, longest, metric, mean, prepared, query_shifts)
+        if n_prepared < first + n:
+            return int(n_prepared)
+        bad = transform_rows(
+            read_only(prepared), 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums
+        )
         if bad >= 0:
             return int(first + bad)
         for i in range(n):
             query = first + i
             if not search_one(
-                projections[i], query_shifts[i], queries[query], centres, bits, weights, directory, centroids, bases,
-                cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
-                counts, tables, precise_tables, cells, shifts, found, seen, keys[query], distances[query],
-                result_ids[query], visits,
+                read_only(projections[i]), query_shifts[i], read_only(queries[query]), centres, bits, weights,
+                directory, centroids, bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order,
+                ids, vectors, kept, metric, counts, tables, precise_tables, near, cells, shifts, found, seen,
+                keys[query], distances[query], result_ids[query], visits,
             ):  # fmt: skip
                 return -1
     return int(n_queries)

@@ -23,7 +23,9 @@ def count_found(rows: Rows, truth: Rows, n_nearest: Rows, depths: Rows, n_rows: 
     found : int64 array of shape (n_queries, n_classes, n_depths)
     """
     n_candidates, n_depths = rows.shape[1], depths.shape[1]
-    places = np.full(n_rows, truth.shape[1], dtype=np.int32)  # behind all that count
+    places = np.empty(n_rows, dtype=np.int32)
+    for row in range(n_rows):
+        places[row] = truth.shape[1]  # behind all that count
     for query in range(rows.shape[0]):
         for place in range(truth.shape[1]):
             if truth[query, place] >= 0:

@@ -30,6 +30,7 @@ from .prefetch import prefetch
 from .querytables import Tables
 from .topk import keep_smallest
 from .vectorcode import F32, I8, I32, VectorCode
+from .views import view_as
 
 Records: TypeAlias = NDArray[np.uint8]
 """Blocks with the numbers of their rows, (n_blocks, bytes of a record)."""
@@ -121,7 +122,7 @@ def append_rows(near: Any, estimates: Floats, first: int, rows: Rows, keys: Keys
 
     Place `first + i` is row `rows[first + i]`, or is the row itself where `rows` is empty.
     """
-    bits = estimates.view(np.int32)
+    bits = view_as(estimates, np.int32)
     while near != 0:
         lowest = near & (~near + np.uint64(1))
         place = np.int64(popcount64(lowest - np.uint64(1)))

@@ -6,9 +6,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .._core.typing import Floats, Ids, Rows, SparseIndices, Vectors
+from .asymmetric import key_of
 from .halves import as_float
 from .jit import njit
 from .prefetch import prefetch
+from .sorting import sort_keys
+from .views import view_as
 
 Numbers: TypeAlias = NDArray[Any]
 """Stored values: float32, or float16 as uint16."""
@@ -107,6 +110,17 @@ def distance_of(row: Numbers, query: Vectors, query_square: float, metric: int) 
 
 
 @njit(cache=True, nogil=True)
+def distances(query: Vectors, vectors: Numbers, rows: Rows, metric: int, out: Floats) -> None:
+    """Write the distances from a query to some rows of `vectors`."""
+    square, dim, ahead = product(query, query), vectors.shape[1], 4
+    for i in range(rows.size):
+        if i + ahead < rows.size:
+            for j in range(0, dim, 16):
+                prefetch(vectors, rows[i + ahead] * dim + j)
+        out[i] = distance_of(vectors[rows[i]], query, square, metric)
+
+
+@njit(cache=True, nogil=True)
 def sparse_sums(
     indices: SparseIndices, values: Numbers, begin: int, end: int, query: Vectors, is_l2: bool, number: int, seen: Rows
 ) -> Any:
@@ -161,10 +175,27 @@ def insert(distance: float, id_: int, distances: Floats, ids: Ids, n: int) -> No
 @njit(cache=True, nogil=True)
 def order_of(lower: Floats) -> Any:
     """Return the order of ascending lower bounds; skip the sort if they ascend already."""
-    for i in range(1, lower.size):
-        if lower[i] < lower[i - 1]:
-            return np.argsort(lower)
-    return np.arange(lower.size)
+    n, is_in_order = lower.size, True
+    order = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        order[i] = i
+        is_in_order &= i == 0 or lower[i] >= lower[i - 1]
+    if not is_in_order:
+        # `np.argsort` takes 2 s to compile.
+        keys, bits = np.empty(n, dtype=np.uint64), view_as(lower, np.int32)
+        for i in range(n):
+            keys[i] = key_of(bits[i], i)
+        sort_keys(keys, 0, n)
+        for i in range(n):
+            order[i] = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
+    return order
+
+
+@njit(cache=True, nogil=True)
+def clear(near: Floats, near_ids: Ids) -> None:
+    """Mark all results as missing."""
+    for i in range(near.size):
+        near[i], near_ids[i] = np.inf, -1
 
 
 @njit(cache=True, nogil=True)
@@ -183,7 +214,7 @@ def nearest(
     for query in range(queries.shape[0]):
         n = counts[query]
         near, near_ids = distances[query], result_ids[query]
-        near[:], near_ids[:] = np.inf, -1
+        clear(near, near_ids)
         square = product(queries[query], queries[query]) if metric != 0 else 0.0
         order = order_of(lower[query, :n])
         for i in range(n):
@@ -218,7 +249,7 @@ def nearest_sparse(
             square += np.float64(entries[i]) * np.float64(entries[i])
         n = counts[query]
         near, near_ids = distances[query], result_ids[query]
-        near[:], near_ids[:] = np.inf, -1
+        clear(near, near_ids)
         order = order_of(lower[query, :n])
         for i in range(n):
             if lower[query, order[i]] > near[k - 1]:

@@ -16,6 +16,7 @@ from .sorting import sort_keys
 from .topk import keep_smallest
 from .transform import transform_rows
 from .vertices import scan_vertices
+from .views import read_only, view_as
 from .walk import Marks, Pool, prepare_query, walk
 
 
@@ -110,7 +111,7 @@ def find_candidates(
 def put_estimates(found: Keys, n: int, ids: Ids, line: Floats, near: Floats, near_ids: Ids) -> None:
     """Write the nearest of the first `n` candidates, which ascend, by the distances of their levels."""
     measured = np.empty(1, dtype=np.int32)
-    floats = measured.view(np.float32)
+    floats = view_as(measured, np.float32)
     for i in range(n):
         measured[0] = np.int32(found[i] >> np.uint64(32))
         row = np.int64(found[i] & np.uint64(0xFFFFFFFF))
@@ -255,7 +256,9 @@ def search_vectors(
             if not square <= largest_square:
                 return int(first + i)
             lines[i, 0], lines[i, 1] = prepare_vector(queries[first + i], square, metric, unit, longest, prepared[i])
-        bad = transform_rows(prepared, 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums)
+        bad = transform_rows(
+            read_only(prepared), 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums
+        )
         if bad >= 0:
             return int(first + bad)
         last = first + n

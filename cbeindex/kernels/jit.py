@@ -25,18 +25,19 @@ if hasattr(os, "register_at_fork"):
     )
 
 
-def njit(*, cache: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
+def njit(*, cache: bool = False, shared: bool = False, **options: Any) -> Callable[[Callable[..., Any]], Any]:
     """Compile like `numba.njit`, each kernel together with those that it calls; `cache` stores machine code on disk.
 
+    A `shared` kernel is compiled once, apart from the kernels that call it. Large ones that several others call are.
     If no folder for it is writable, a warning says so once and every process compiles the kernels again.
     """
 
     def decorate(function: Callable[..., Any]) -> Any:
         if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
             return numba.njit(**options)(function)
-        kernel = compile_whole(function, options) if _links_parts() else numba.njit(**options)(function)
+        kernel = compile_whole(function, options, shared) if _links_parts() else numba.njit(**options)(function)
         if cache:
-            kernel._cache = KernelCache(function)
+            kernel._cache = KernelCache(kernel)
         kernel._compile_for_args = functools.partial(_compile, kernel, kernel._compile_for_args)
         return kernel
 

@@ -20,9 +20,10 @@ from numpy.typing import NDArray
 
 from .._core.typing import Floats, Ids, Keys, Projections, Ranks, Rows
 from .dots import Numbers, dot_floats, dot_int4, dot_int8, squares_floats
-from .exact import insert, order_of
+from .exact import clear, insert, order_of
 from .jit import njit
 from .prefetch import prefetch
+from .views import view_as
 
 KeptRows: TypeAlias = NDArray[np.uint8]
 """Rows of heads and levels."""
@@ -41,6 +42,13 @@ def shift_of(
 
 
 @njit(cache=True, nogil=True)
+def forget_shifts(shifts: Floats) -> None:
+    """Mark the shifts of all centres as not computed."""
+    for centre in range(shifts.shape[0]):
+        shifts[centre, 0] = np.nan
+
+
+@njit(cache=True, nogil=True)
 def whole_numbers(projections: Floats, bits: int, numbers: Numbers) -> Any:
     """Write a query as whole numbers; return their scale, and their sum times the middle of the levels.
 
@@ -55,7 +63,8 @@ def whole_numbers(projections: Floats, bits: int, numbers: Numbers) -> Any:
         for j in range(n):
             numbers[0, j] = np.int16(np.rint(projections[j] * factor))
         return scale, 0.0
-    numbers[1, n // 2 :] = 0
+    for j in range(n // 2, numbers.shape[1]):
+        numbers[1, j] = 0
     for j in range(n):
         number = np.int64(np.rint(projections[j] * factor))
         numbers[j & 1, j >> 1] = number
@@ -74,7 +83,7 @@ def distance_to_kept(
     """
     size, flat = rows.shape[1], rows.reshape(-1)
     base = row * size
-    head = flat[base : base + 12].view(np.float32)
+    head = view_as(flat[base : base + 12], np.float32)
     centre = np.int64(flat[base + 8])
     if centres.shape[0] > 256:
         centre += 256 * (np.int64(flat[base + 9]) & 3)
@@ -83,7 +92,7 @@ def distance_to_kept(
     if np.isnan(shifts[centre, 0]):
         shift_of(projections, query_shift, centres, centre, weights, shifts)
     if bits == 8:
-        product = np.float64(dot_int8(numbers[0], flat.view(np.int8), base + 12, projections.size))
+        product = np.float64(dot_int8(numbers[0], view_as(flat, np.int8), base + 12, projections.size))
     else:
         product = np.float64(dot_int4(numbers, flat, base + 12, numbers.shape[1])) - middle
     return np.float32((head[1] + shifts[centre, 0]) - np.float32(np.float64(head[0]) * (np.float64(scale) * product)))
@@ -106,8 +115,7 @@ def read_kept(
 
     -1: a file holds an order of rows, or a centre, that does not exist. Keys hold ranks of rows in their lower half.
     """
-    for i in range(near.size):
-        near[i], near_ids[i] = np.inf, -1
+    clear(near, near_ids)
     numbers = np.empty((2, projections.size if bits == 8 else (projections.size + 1) // 2), dtype=np.int16)
     scale, middle = whole_numbers(projections, bits, numbers)
     places = np.empty(n, dtype=np.int64)
@@ -142,7 +150,8 @@ def nearest_kept(
     numbers = np.empty((2, n_bits if bits == 8 else (n_bits + 1) // 2), dtype=np.int16)
     for query in range(projections.shape[0]):
         n, near, near_ids, z = counts[query], distances[query], result_ids[query], projections[query]
-        near[:], near_ids[:], shifts[:] = np.inf, -1, np.nan
+        clear(near, near_ids)
+        forget_shifts(shifts)
         scale, middle = whole_numbers(z, bits, numbers)
         order = order_of(lower[query, :n])
         for i in range(n):
@@ -167,7 +176,8 @@ def distances_to_kept(
     distances: Floats,
 ) -> bool:  # fmt: skip
     """Write the estimated distances of some rows; return False if a row has a centre that does not exist."""
-    shifts = np.full((centres.shape[0], 2), np.float32(np.nan))
+    shifts = np.empty((centres.shape[0], 2), dtype=np.float32)
+    forget_shifts(shifts)
     numbers = np.empty((2, projections.size if bits == 8 else (projections.size + 1) // 2), dtype=np.int16)
     scale, middle = whole_numbers(projections, bits, numbers)
     for i in range(rows.size):

@@ -13,6 +13,7 @@ from .._core.typing import Floats, Keys, Projections, Rows
 from .dots import squares_floats
 from .jit import njit
 from .records import Neighbours
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
@@ -117,7 +118,7 @@ def join_leaves(
     for leaf in range(start, stop):
         largest = max(largest, offsets[leaf + 1] - offsets[leaf])
     between = np.empty((largest, largest), dtype=np.float32)
-    bits, left = between.view(np.int32), np.empty(largest, dtype=np.int32)
+    bits, left = view_as(between, np.int32), np.empty(largest, dtype=np.int32)
     chosen = np.empty(found.shape[1], dtype=np.int64)
     for leaf in range(start, stop):
         members = rows[offsets[leaf] : offsets[leaf + 1]]

@@ -4,17 +4,23 @@ By itself, numba optimises each function, makes machine code of it and wraps it 
 into its callers, where it is optimised again. Few kernels are called from Python. So what a kernel calls is a part: its
 code is written and simplified (which removes most counting of references), and nothing else is done with it until it is
 linked into the kernels that are called from Python.
+
+A large kernel that several others call is shared: it is compiled once, and the others call it by its name. So its name
+must be the same in every process, and the machine code of others notes what has to be loaded before it.
 """
 
 from __future__ import annotations
 
+import gc
 import inspect
-from collections.abc import Callable, Iterable
-from typing import Any, cast
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from importlib import import_module
+from typing import Any, NamedTuple, cast
 
 import numba
-from llvmlite.binding import Linkage, parse_assembly
-from numba.core import codegen, compiler
+from llvmlite.binding import Linkage, add_symbol, parse_assembly
+from numba.core import codegen, compiler, types
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
 from numba.core.registry import CPUDispatcher
@@ -30,6 +36,9 @@ _USED = (
     (codegen.JITCodeLibrary, "get_pointer_to_function", ["self", "name"]),
     (codegen.Codegen, "create_library", ["self", "name", "kwargs"]),
     (compiler.CompilerBase, "compile_extra", ["self", "func"]),
+    (compiler.CompilerBase, "_compile_bytecode", ["self"]),
+    (Dispatcher, "compile", ["self", "sig"]),
+    (Dispatcher, "get_call_template", ["self", "args", "kws"]),
     (Dispatcher, "_numba_type_", None),
 )
 """Methods of numba that this module calls or replaces, with their parameters; None: a property."""
@@ -47,9 +56,28 @@ def is_supported() -> bool:
     return codegen.JITCPUCodegen._library_class is codegen.JITCodeLibrary
 
 
-def compile_whole(function: Callable[..., Any], options: dict[str, Any]) -> Any:
-    """Return a kernel like that of `numba.njit(**options)`, which is compiled together with what it calls."""
+class SharedCode(NamedTuple):
+    """Which code has to be loaded before that of its callers: the kernel and the types of its arguments."""
+
+    module: str
+    name: str
+    signature: Any
+
+    def load(self) -> None:
+        """Load it, or compile it if it is not on disk."""
+        getattr(import_module(self.module), self.name).compile(self.signature)
+
+
+def compile_whole(function: Callable[..., Any], options: dict[str, Any], shared: bool = False) -> Any:
+    """Return a kernel like that of `numba.njit(**options)`, which is compiled together with what it calls.
+
+    If it is `shared`, it is compiled apart from the kernels that call it.
+    """
     njit: Any = numba.njit
+    if shared:
+        kernel = njit(**options, pipeline_class=_SharedCompiler)(function)
+        kernel.__class__ = _SharedKernel
+        return kernel
     kernel = njit(**options, pipeline_class=_WholeCompiler)(function)
     kernel.__class__ = _Kernel
     kernel.part = njit(**options, pipeline_class=_PartCompiler, no_cpython_wrapper=True, no_cfunc_wrapper=True)(
@@ -66,6 +94,27 @@ class _Kernel(CPUDispatcher):  # type: ignore[misc,unused-ignore]
     @property
     def _numba_type_(self) -> Any:
         return self.part._numba_type_
+
+
+class _SharedKernel(CPUDispatcher):  # type: ignore[misc,unused-ignore]
+    """A kernel that Python and kernels call alike."""
+
+    _cache: Any
+
+    def compile(self, sig: Any) -> Any:
+        """Compile, or load; release the lock of its file if that fails, also where a caller is compiled."""
+        try:
+            return super().compile(sig)  # type: ignore[no-untyped-call,unused-ignore]
+        finally:
+            release = getattr(self._cache, "release", None)
+            if release is not None:
+                release()
+
+    def get_call_template(self, args: Any, kws: Any) -> Any:
+        """Return how kernels call it: a number that they know is any number, so that it is not compiled for each."""
+        any_of: Any = types.unliteral
+        named = {name: any_of(kind) for name, kind in kws.items()}
+        return super().get_call_template(tuple(map(any_of, args)), named)  # type: ignore[no-untyped-call,unused-ignore]
 
 
 class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
@@ -132,9 +181,13 @@ class _NoEngine:
 class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
     """The code of a kernel that is called from Python, with all its parts."""
 
+    needs: tuple[SharedCode, ...] = ()
+    entry = ""
+    """The name by which other kernels call this one, if they do."""
+
     def finalize(self) -> None:
         """Link the parts, optimise, and compile."""
-        _link(self._final_module, self._linking_libraries)
+        self.needs = tuple(_link(self._final_module, self._linking_libraries))
         self._linking_libraries = []
         super().finalize()  # type: ignore[no-untyped-call,unused-ignore]
         engine, look_up = cast(Any, self._codegen), cast(Any, lookup_environment)
@@ -144,24 +197,56 @@ class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
                 engine.set_env(variable.name, environment)
 
     def _get_module_for_linking(self) -> Any:
-        """Return the names of the functions alone, to be saved: callers link the part instead."""
+        """Return the names of the functions alone, to be saved: callers link the part, or call by the name, instead."""
         self._ensure_finalized()  # type: ignore[no-untyped-call,unused-ignore]
         if self._shared_module is None:
-            names = [function.name for function in self._final_module.functions if not function.is_declaration]
+            functions = (function for function in self._final_module.functions if not function.is_declaration)
+            exported = (function.name for function in functions if function.linkage == Linkage.external)
+            names = (name for name in exported if name != self.entry)
             self._shared_module = parse_assembly("\n".join(f'define void @"{name}"() {{ ret void }}' for name in names))
         return self._shared_module
 
 
-def _link(module: Any, libraries: Iterable[Any]) -> None:
-    """Link libraries, and what their parts need, into a module: each once."""
-    waiting, linked = list(libraries), set()
+class _SharedLibrary(_WholeLibrary):
+    """The code of a kernel that others call by its name."""
+
+    origin: SharedCode
+
+    def publish(self, name: str, origin: SharedCode) -> None:
+        """Let code that is loaded later find the function of this name."""
+        self.entry, self.origin = name, origin
+        add_symbol(name, cast(Any, self._codegen)._engine.get_function_address(name))
+
+
+def _link(module: Any, libraries: Iterable[Any]) -> list[SharedCode]:
+    """Link libraries, and what their parts need, into a module. Return what is called, but not linked.
+
+    The linker leaves out functions that nobody calls yet. A library may be needed by a caller whose call has been
+    optimised away, and by another one later: so a library is linked when the module calls one of its functions.
+    """
+    waiting, called = list(libraries), []
+    known: dict[Any, tuple[Any, set[str]]] = {}
     while waiting:
         library = waiting.pop()
-        if library not in linked:
-            linked.add(library)
-            is_part = isinstance(library, _PartLibrary)
-            module.link_in(library.own_module if is_part else library._get_module_for_linking(), preserve=True)
-            waiting.extend(library._linking_libraries if is_part else ())
+        if library in known:
+            continue
+        if isinstance(library, _SharedLibrary):
+            called.append(library.origin)
+            known[library] = None, set()
+            continue
+        is_part = isinstance(library, _PartLibrary)
+        code = library.own_module if is_part else library._get_module_for_linking()
+        known[library] = code, {function.name for function in code.functions if not function.is_declaration}
+        waiting.extend(library._linking_libraries if is_part else ())
+    missing: set[str] = set()
+    while True:
+        before, missing = missing, {function.name for function in module.functions if function.is_declaration}
+        needed = [code for code, names in known.values() if names & missing]
+        if not needed or missing == before:
+            break
+        for code in needed:
+            module.link_in(code, preserve=True)
+    return sorted(called, key=str)
 
 
 class _WholeCompiler(compiler.Compiler):  # type: ignore[misc,unused-ignore]
@@ -174,15 +259,67 @@ class _WholeCompiler(compiler.Compiler):  # type: ignore[misc,unused-ignore]
         generator = self.state.targetctx.codegen()
         self.state.library = self.library_class(generator, func.__qualname__)
         self.state.library.enable_object_caching()
-        before = generator._library_class
-        generator._library_class = _PartLibrary
-        try:
+        with _libraries_are(generator, _PartLibrary), _no_collections():
             return super().compile_extra(func)  # type: ignore[no-untyped-call,unused-ignore]
-        finally:
-            generator._library_class = before
 
 
 class _PartCompiler(_WholeCompiler):
     """Compiles a kernel that other kernels call."""
 
     library_class = _PartLibrary
+
+
+class _SharedCompiler(_WholeCompiler):
+    """Compiles a kernel that other kernels call by its name."""
+
+    library_class = _SharedLibrary
+
+    def compile_extra(self, func: Any) -> Any:
+        """Compile a function, and publish its name."""
+        compiled = super().compile_extra(func)
+        return _published(compiled, func, tuple(self.state.args))
+
+    def _compile_bytecode(self) -> Any:
+        """Compile under a name that does not depend on what else this process has compiled."""
+        self.state.func_id.unique_id = 0
+        return super()._compile_bytecode()  # type: ignore[no-untyped-call,unused-ignore]
+
+
+def rebuilt(kernel: Any, context: Any, signature: Any, reduced: Any) -> Any:
+    """Return the code of a kernel that was saved."""
+    rebuild: Any = compiler.CompileResult._rebuild
+    if not isinstance(kernel, _SharedKernel):
+        return rebuild(context, *reduced)
+    with _libraries_are(context.codegen(), _SharedLibrary):
+        compiled = rebuild(context, *reduced)
+    return _published(compiled, kernel.py_func, tuple(signature))
+
+
+def _published(compiled: Any, function: Callable[..., Any], signature: Any) -> Any:
+    """Return code that others find by its name."""
+    origin = SharedCode(function.__module__, function.__qualname__, signature)
+    compiled.library.publish(compiled.fndesc.llvm_func_name, origin)
+    return compiled
+
+
+@contextmanager
+def _no_collections() -> Iterator[None]:
+    """Do not search for cyclic garbage: a sixth of the time of compiling. numba holds its lock meanwhile."""
+    was_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_enabled:
+            gc.enable()
+
+
+@contextmanager
+def _libraries_are(generator: Any, kind: Any) -> Iterator[None]:
+    """Let numba make libraries of this class. It holds its lock meanwhile."""
+    before = generator._library_class
+    generator._library_class = kind
+    try:
+        yield
+    finally:
+        generator._library_class = before

@@ -18,6 +18,7 @@ from .dots import squares_floats
 from .jit import njit
 from .records import DEGREE, Neighbours
 from .sorting import sort_keys
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
@@ -29,7 +30,7 @@ def order_candidates(
     Drops the vertex itself, repetitions, and negative numbers.
     """
     keys, distance = np.empty(n, dtype=np.int64), np.empty(1, dtype=np.float32)
-    bits = distance.view(np.int32)
+    bits = view_as(distance, np.int32)
     n_columns, n_all, n_left = projections.shape[1], 0, 0
     for i in range(n):
         row = candidates[i]

@@ -40,7 +40,9 @@ def best_inverse(residual: Floats, bits: int, share: float) -> Any:
     """Return 1 over the best of some widths of a level; 0 for a residual of zeros.
 
     `share` is the best width for a normal distribution, over the root mean square of the residual. Levels of 8 bits
-    begin with a width that covers all of the residual: short rows have no values as large as a normal distribution has.
+    are tried around the width that covers all of the residual. The best of a coarse grid is then refined in thirds of
+    its step: with 11 widths, levels of 4 bits miss 0.3 % (GloVe) and 0.2 % (Fashion-MNIST) more of the square of a
+    residual than with 200 widths, and with 7 widths of a grid alone 2.5 and 1.2 %.
     """
     square, largest = 0.0, np.float32(0)
     for i in range(residual.size):
@@ -49,22 +51,29 @@ def best_inverse(residual: Floats, bits: int, share: float) -> Any:
     if largest < np.float32(1e-30):
         return np.float32(0)
     if bits == 8:
-        first, n_tried, step = np.float32(127) / largest, 5, np.float32(1.1)
+        first, n_tried, step = np.float32(0.95 * 127) / largest, 4, 1.02
     elif bits == 4:
-        first, n_tried, step = np.float32(1 / (1.35 * share * np.sqrt(square / residual.size))), 7, np.float32(1.12)
+        first, n_tried, step = np.float32(1 / (1.35 * share * np.sqrt(square / residual.size))), 7, 1.12
     else:
         return np.float32(1 / (share * np.sqrt(square / residual.size)))
     # Sums of float32 must neither overflow nor vanish: the fit is that of a residual around 1.
     scaled, unit = np.empty(residual.size, dtype=np.float32), np.float32(1) / largest
     for i in range(residual.size):
         scaled[i] = residual[i] * unit
-    best, most, inverse = first, np.float32(-1), first * largest
-    for _ in range(n_tried):
+    first *= largest
+    best, most = first, np.float32(-1)
+    for i in range(n_tried):
+        inverse = np.float32(first * step**i)
         fit = fit_of(scaled, bits, inverse)
         if fit > most:
-            best, most = inverse * unit, fit
-        inverse *= step
-    return best
+            best, most = inverse, fit
+    middle = best
+    for i in (-2, -1, 1, 2):
+        inverse = np.float32(middle * step ** (i / 3))
+        fit = fit_of(scaled, bits, inverse)
+        if fit > most:
+            best, most = inverse, fit
+    return best * unit
 
 
 @njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

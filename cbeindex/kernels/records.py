@@ -33,6 +33,7 @@ from .estimates import Records
 from .jit import njit
 from .vectorcode import F32, I8, I16, I32, I64, VectorCode, cgutils
 from .vertices import vertex_bytes
+from .views import view_as
 
 Neighbours: TypeAlias = NDArray[np.int32]
 """Numbers of the neighbours of each vertex, (n, 32), -1 behind the last."""
@@ -136,7 +137,7 @@ def write_neighbours(
     n_bytes = projections.shape[1] // 8
     base = number * records.shape[1]
     flat = records.reshape(-1)[base : base + records.shape[1]]
-    floats, integers = flat.view(np.float32), flat.view(np.int32)
+    floats, integers = view_as(flat, np.float32), view_as(flat, np.int32)
     at = 8 * n_bytes
     for i in range(DEGREE):
         x = np.int64(neighbours[i])
@@ -173,4 +174,4 @@ def write_records(
         write_neighbours(projections, norms, vertex, neighbours[vertex], n_blocks, records, vertex)
         flat = records.reshape(-1)[vertex * size + at : vertex * size + at + width]
         flat[:] = column[vertex]
-        flat[8:12].view(np.float32)[0] = norms[vertex]
+        view_as(flat[8:12], np.float32)[0] = norms[vertex]

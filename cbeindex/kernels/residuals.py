@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from .._core.typing import CodeBytes, Doubles, Floats, Projections, Rows
 from .jit import njit
 from .quantising import best_inverse, quantise
+from .views import view_as
 
 Column: TypeAlias = NDArray[np.uint8]
 """Rows of codes, each followed by four float32 (factor, offset, spread, length) and its centre, 16 bits."""
@@ -117,7 +118,7 @@ def decode_rows(column: Column, rows: Rows, n_bits: int, bits: int, centres: Flo
             square += value * value
         for j in range(4):
             length[j] = code[n_bytes + 12 + j]
-        scale = np.float32(length.view(np.float32)[0] / np.sqrt(square))
+        scale = np.float32(view_as(length, np.float32)[0] / np.sqrt(square))
         centre = centres[np.int64(code[n_bytes + 16]) + 256 * np.int64(code[n_bytes + 17])]
         for j in range(width):
             value = ((code[j // per_byte] >> (j % per_byte * bits)) & mask) - half

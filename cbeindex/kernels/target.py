@@ -14,6 +14,23 @@ DECIDING = frozenset(
 """Features that kernels, and the layout of what they read, depend on."""
 
 
+_V2 = (
+    "64bit", "cmov", "cx16", "cx8", "fxsr", "mmx", "popcnt", "sahf", "sse", "sse2", "sse3", "sse4.1", "sse4.2", "ssse3",
+)  # fmt: skip
+_V3 = (*_V2, "avx", "avx2", "bmi", "bmi2", "f16c", "fma", "lzcnt", "movbe", "xsave")
+_V4 = (*_V3, "avx512bw", "avx512cd", "avx512dq", "avx512f", "avx512vl")
+
+LEVELS = {
+    "x86-64-v2": ("x86-64-v2", _V2),
+    "x86-64-v3": ("x86-64-v3", _V3),
+    "x86-64-v4": ("x86-64-v4", _V4),
+    # What processors from Ice Lake and Zen 4 on have, and kernels use.
+    "x86-64-v4-vbmi": ("x86-64-v4", (*_V4, "avx512vbmi", "avx512vpopcntdq")),
+    "aarch64": ("generic", ("fp-armv8", "neon")),
+}
+"""Processors that code is made for ahead of time: LLVM's name, and the features that all of them have."""
+
+
 class Target(NamedTuple):
     """A kind of processor.
 
@@ -59,10 +76,23 @@ class Target(NamedTuple):
             and self.features & DECIDING == other.features & DECIDING
         )
 
+    def levels(self) -> list[str]:
+        """Return the levels whose code runs on this processor."""
+        kind = "x86-64" if self.is_x86 else "aarch64" if self.is_arm else "none"
+        return [
+            name for name, (_, features) in LEVELS.items() if name.startswith(kind) and self.features >= {*features}
+        ]
+
     @property
     def name(self) -> str:
         """All that code depends on."""
         return f"{self.triple} {self.cpu} {','.join(sorted(self.features))}"
+
+
+def level_variables(level: str) -> dict[str, str]:
+    """Return the environment variables by which a process compiles for a level."""
+    cpu, features = LEVELS[level]
+    return {"NUMBA_CPU_NAME": cpu, "NUMBA_CPU_FEATURES": ",".join(f"+{feature}" for feature in features)}
 
 
 @functools.cache

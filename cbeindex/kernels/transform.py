@@ -174,12 +174,12 @@ def add_sums(work: Any, start: int, count: int, block: int, sums: Any, row: int)
     """Add the magnitudes and squares of a block of packed floats to the sums of a row."""
     magnitude, square = sums_of(work, start, (count + 15) // 16)
     if block == 0:
-        sums[row] = 0
+        sums[row, 0], sums[row, 1] = 0, 0
     sums[row, 0] += magnitude
     sums[row, 1] += square
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def transform_rows(
     rows: Any, start: int, stop: int, centre: Any, signs: Any, layout: Any, tables: Any, coefficients: Any, work: Any,
     projections: Any, codes: Any, sums: Any,
@@ -214,7 +214,9 @@ def transform_rows(
                 convolve_batch(rows, first, centre, signs, block, work, layout, tables, coefficients[block])
                 if packs_batches and n_values % LANES == 0:
                     if block == 0:
-                        codes[first : first + n] = 0
+                        for i in range(n):
+                            for word in range(codes.shape[1]):
+                                codes[first + i, word] = 0
                     n_finite = pack_batch(work, layout, n_values, codes, first, offset)
                     if n_finite < n:
                         first_bad = min(first_bad, first + n_finite)

@@ -26,6 +26,7 @@ from .estimates import Records
 from .jit import njit
 from .quantising import best_inverse, quantise
 from .topk import keep_smallest
+from .views import view_as
 
 Levels: TypeAlias = NDArray[np.int8]
 """Rows as whole numbers, one scale a row."""
@@ -56,7 +57,7 @@ def write_vertices(projections: Projections, n_levels: int, norms: Floats, colum
     for i in range(projections.shape[0]):
         row = projections[i, :n_levels]
         flat = column.reshape(-1)[i * size : (i + 1) * size]
-        head = flat[:12].view(np.float32)
+        head = view_as(flat[:12], np.float32)
         head[0] = quantise_row(row, levels)
         head[1], head[2] = dot_floats(row, row, 0, n_levels), norms[i]
         flat[12 : 12 + n_levels] = levels
@@ -66,8 +67,8 @@ def write_vertices(projections: Projections, n_levels: int, norms: Floats, colum
 @njit(cache=True, nogil=True)
 def read_vertices(column: Records, n_levels: int, start: int, stop: int, projections: Projections) -> None:
     """Write the projections that the vertices of rows [start, stop) stand for to the first columns of `projections`."""
-    size, levels = column.shape[1], column.reshape(-1).view(np.int8)
-    scales = column.reshape(-1).view(np.float32)
+    size, levels = column.shape[1], view_as(column.reshape(-1), np.int8)
+    scales = view_as(column.reshape(-1), np.float32)
     for row in range(start, stop):
         scale, base = scales[row * size // 4], row * size + 12
         for j in range(n_levels):
@@ -96,9 +97,9 @@ def scan_vertices(
         Gets bits of the distance << 32 | vertex, in any order.
     """
     size, flat = records.shape[1], records.reshape(-1)
-    levels, floats = flat.view(np.int8), flat.view(np.float32)
+    levels, floats = view_as(flat, np.int8), view_as(flat, np.float32)
     measured = np.empty(1, dtype=np.float32)
-    bits = measured.view(np.int32)
+    bits = view_as(measured, np.int32)
     n, bound = 0, np.int64(0x7FFFFFFF)
     for row in range(records.shape[0]):
         if hidden.size > 0 and hidden[row]:

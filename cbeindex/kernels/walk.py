@@ -23,6 +23,7 @@ from .lookup import sum_block
 from .popcount import popcount64
 from .querytables import Tables, fill_tables
 from .vertices import distance_to_vertex
+from .views import view_as
 
 Pool: TypeAlias = NDArray[np.int64]
 """Keys of vertices, ascending."""
@@ -117,12 +118,12 @@ def prepare_query(
     if tables.shape[1] > 0:
         terms[0], terms[1] = fill_tables(projections[:n_bits], 1, False, tables[0])
     row = projections[:dim]
-    bits, largest = row.view(np.int32), np.int32(0)
+    bits, largest = view_as(row, np.int32), np.int32(0)
     for j in range(dim):  # floats without their sign order as integers, whose maximum is found in vectors
         largest = max(largest, bits[j] & np.int32(0x7FFFFFFF))
     most = np.empty(1, dtype=np.int32)
     most[0] = largest
-    scale = max(most.view(np.float32)[0] / np.float32(32767), np.float32(1e-30))
+    scale = max(view_as(most, np.float32)[0] / np.float32(32767), np.float32(1e-30))
     factor, rounding = np.float32(1) / scale, np.float32(12582912)  # 1.5 * 2**23: rounds, and leaves whole numbers
     for j in range(dim):
         numbers[j] = np.int16(np.int32((row[j] * factor + rounding) - rounding))
@@ -187,16 +188,17 @@ def walk(
         A vertex that the walk does not pass through; -1 for none.
     """
     flat, n_vertices = records.reshape(-1), records.shape[0]
-    levels, floats, integers = flat.view(np.int8), flat.view(np.float32), flat.view(np.int32)
+    levels, floats, integers = view_as(flat, np.int8), view_as(flat, np.float32), view_as(flat, np.int32)
     entry_flat = entries.reshape(-1)
-    entry_integers = entry_flat.view(np.int32)
+    entry_integers = view_as(entry_flat, np.int32)
     sums, estimates = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
-    fresh, estimate_bits, last = np.empty(32, dtype=np.int64), estimates.view(np.int32), np.empty(1, dtype=np.int32)
-    bounds, measured = last.view(np.float32), np.empty(1, dtype=np.float32)
-    measured_bits = measured.view(np.int32)
+    fresh, estimate_bits, last = np.empty(32, dtype=np.int64), view_as(estimates, np.int32), np.empty(1, dtype=np.int32)
+    bounds, measured = view_as(last, np.float32), np.empty(1, dtype=np.float32)
+    measured_bits = view_as(measured, np.int32)
     largest, size, at = np.finfo(np.float32).max, records.shape[1] // 4, 8 * n_bytes + 64
     vertex_at = 32 * n_bytes + 384
-    distance = distance_to_vertex(entry_flat.view(np.int8), entry_flat.view(np.float32), vertex_at, numbers, terms)
+    entry_levels, entry_floats = view_as(entry_flat, np.int8), view_as(entry_flat, np.float32)
+    distance = distance_to_vertex(entry_levels, entry_floats, vertex_at, numbers, terms)
     n, n_visited, current = 0, 0, 0
     bounds[0] = largest
     marks[:] = -1

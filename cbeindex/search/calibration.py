@@ -8,7 +8,7 @@ the segment when its buckets are made (`measuring.py`), or on queries of the cal
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any, Self
 
@@ -28,6 +28,8 @@ _UNITS = 10_000
 # No table has more numbers of results, or more efforts.
 _MOST_CLASSES, _MOST_EFFORTS = 8, 64
 _MOST_QUERIES = 2**31 - 1
+# Tables that are kept.
+_MOST_TABLES = 16
 
 
 @dataclass(frozen=True)
@@ -74,9 +76,21 @@ class Calibration:
     efforts: tuple[int, ...]
     shares: NDArray[np.float64]
     far: float = math.inf
+    _tables: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
 
     def table(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
         """Return shares for `k` results, (efforts, depths), and their standard errors, between measured numbers."""
+        known = self._tables.get(k)
+        if known is None:  # a plan looks at some dozen settings
+            if len(self._tables) >= _MOST_TABLES:
+                self._tables.clear()
+            known = self._tables[k] = self._table_of(k)
+        return known
+
+    def _table_of(self, k: int) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+        """Compute the table for `k` results."""
         at = float(np.interp(math.log(k), np.log(self.n_nearest), np.arange(len(self.n_nearest))))
         low, weight = int(at), at - int(at)
         high = min(low + 1, len(self.n_nearest) - 1)

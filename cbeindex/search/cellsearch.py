@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kernels
 from .._core.pages import is_beyond_memory
 from .._core.tuning import tuning
 from .._core.typing import Floats, Mask, Projections, Vectors
 from ..data.keys import EstimateKeys
+from ..data.rowerror import RowError
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -24,23 +27,24 @@ from .candidates import count
 from .errors import gather_rows, level_errors
 from .plan import Plan, Selection
 from .request import IndexTraits
-from .results import IdMatches, RangeResult, SearchResult
+from .results import SearchResult
 from .topk import TopK, merge_segments
 
 
-class _Part(NamedTuple):
+class CellPart(NamedTuple):
     """Rows in cells that a search considers, and those of them that must not be results."""
 
     segment: Segment
     hidden: Mask
     effort: int | None = None
+    gap: float = math.inf
 
     @classmethod
-    def of(cls, selection: Selection, columns: tuple[str, ...]) -> _Part:
+    def of(cls, selection: Selection, columns: tuple[str, ...]) -> CellPart:
         """Copy the selected rows if they are few."""
         segment = selection.segment
         if selection.rows is None:
-            return cls(segment, selection.hidden, selection.effort)
+            return cls(segment, selection.hidden, selection.effort, selection.gap)
         codec = segment.buckets.codec
         few = segment.take(selection.rows, columns)
         maker = CellMaker(codec.n_bits, n_cells=1, codec=codec, spill=False)
@@ -52,17 +56,12 @@ class _Part(NamedTuple):
         return self.segment.n_rows - int(np.count_nonzero(self.hidden))
 
 
-class _Queries(NamedTuple):
+class CellQueries(NamedTuple):
     """A batch of queries: as they came, their projections, and what they add to distances whatever the centre."""
 
     vectors: VectorRows
     projections: Projections
     shifts: Floats
-
-    def one(self, i: int) -> _Queries:
-        """Return query i alone."""
-        some = slice(i, i + 1)
-        return _Queries(self.vectors[some], self.projections[some], self.shifts[some])
 
 
 class CellSearch:
@@ -83,7 +82,7 @@ class CellSearch:
         self._transform = codec.kernel_transform()
         columns = ("residuals", "vectors") if traits.reads_vectors else ("residuals",)
         self._kept = codec.rows_of_levels
-        parts = (_Part.of(selection, columns) for selection in plan.selections)
+        parts = (CellPart.of(selection, columns) for selection in plan.selections)
         self._parts = [part for part in parts if part.n_visible]
         # Vectors are read by the kernel of the cells, or after it has found candidates.
         vectors = [part.segment.columns["vectors"] for part in self._parts] if plan.rerank == "exact" else []
@@ -95,7 +94,7 @@ class CellSearch:
         self._first_stats = plan.stats(n_rows) | {"visited": 0, "buckets": 0}
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
 
-    def _counts(self, part: _Part) -> CellCounts:
+    def _counts(self, part: CellPart) -> CellCounts:
         """Return how many cells and rows of a part the plan takes."""
         plan, n_visible = self._plan, part.n_visible
         n_found = min(plan.n_exact if plan.reads_vectors else plan.k, part.segment.n_rows)
@@ -124,8 +123,17 @@ class CellSearch:
         if self._transform is None or (self._plan.reads_vectors and not self._has_kernel) or not len(queries):
             return None
         stats, parts = self._stats(), []
+        projected = None
+        if any(call.shares_cells(len(queries), n_threads) for call in self._calls):
+            projected = self._project(queries, n_threads)
+            if projected is None:
+                return None
         for part, call in zip(self._parts, self._calls, strict=True):
-            found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
+            if projected is not None:
+                vectors = queries if self._plan.rerank == "exact" else None
+                found = call.of_projections(projected.projections, projected.shifts, vectors, n_threads)
+            else:
+                found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
             if found.n_searched < len(queries):
                 return None
             _count_visits(stats, found)
@@ -137,6 +145,22 @@ class CellSearch:
             own = queries.copy()  # the caller may change them before the errors are read
             errors = lambda: self._errors(merged, own, n_threads)  # noqa: E731
         return SearchResult.of(*merged, stats, errors)
+
+    def _project(self, queries: Vectors, n_threads: int) -> CellQueries | None:
+        """Project dense queries as the kernel of single queries does; None if one is not finite or too long."""
+        assert self._transform is not None
+        prepared, shifts = np.empty_like(queries), np.empty(len(queries), dtype=np.float32)
+        mean, longest = self._transform[0], self._metric.longest
+        n = kernels.cellsearch.prepare_queries(
+            queries, 0, len(queries), longest, self._metric.number, mean, prepared, shifts
+        )
+        if n < len(queries):
+            return None
+        try:
+            projections = self._codec.project_queries(VectorSource(prepared, self._dim), 0, prepared, n_threads)
+        except RowError:  # which the way that checks queries one by one raises with the number of the caller's row
+            return None
+        return CellQueries(queries, projections, shifts)
 
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
@@ -150,14 +174,14 @@ class CellSearch:
         errors = None if plan.rerank == "exact" else self._errors(found, vectors, n_threads)
         return SearchResult(*found, stats, errors)
 
-    def _encode(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> _Queries:
+    def _encode(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> CellQueries:
         """Check and project a batch of queries."""
         prepared = self._metric.prepare(vectors, self._metric.check(source, first, vectors))
         projections = self._codec.project_queries(source, first, prepared, n_threads)
-        return _Queries(vectors, projections, self._residuals.query_shifts(prepared))
+        return CellQueries(vectors, projections, self._residuals.query_shifts(prepared))
 
     def _nearest_by_estimate(
-        self, part: _Part, call: CellCall, queries: _Queries, stats: dict[str, Any], n_threads: int
+        self, part: CellPart, call: CellCall, queries: CellQueries, stats: dict[str, Any], n_threads: int
     ) -> TopK:
         """Find the nearest rows of one segment by estimate."""
         found = call.of_projections(queries.projections, queries.shifts, n_threads=n_threads)
@@ -165,7 +189,7 @@ class CellSearch:
         return TopK.of_keys(EstimateKeys(found.keys), part.segment)
 
     def _nearest_by_vectors(
-        self, part: _Part, call: CellCall, queries: _Queries, stats: dict[str, Any], n_threads: int
+        self, part: CellPart, call: CellCall, queries: CellQueries, stats: dict[str, Any], n_threads: int
     ) -> TopK:
         """Find the nearest rows of one segment by the distances of vectors, among the nearest by estimate."""
         segment, kept = part.segment, self._vectors_of(part.segment)
@@ -201,42 +225,6 @@ class CellSearch:
 
     def _stats(self) -> dict[str, Any]:
         return self._first_stats.copy()
-
-    # --- rows within a radius ---
-
-    def within(self, source: VectorSource, radius: float, n_threads: int) -> RangeResult:
-        """Find all rows within `radius` of each query."""
-        with np.errstate(over="ignore"):  # a radius beyond float32 is infinite
-            bound = np.float32(radius)
-
-        def find(first: int, vectors: VectorRows, n_threads: int) -> RangeResult:
-            queries = self._encode(source, first, vectors, n_threads)
-            parts = [self._within(part, queries.one(i), i, bound) for part in self._parts for i in range(len(vectors))]
-            return RangeResult.of_matches(parts, len(vectors), np.float32)
-
-        return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
-
-    def _within(self, part: _Part, query: _Queries, number: int, radius: np.float32) -> IdMatches:
-        """Find the rows of one segment within `radius` of one query; estimates rule out most vectors."""
-        segment = part.segment
-        call = CellCall(segment, part.hidden, CellCounts(segment.buckets.n_cells, segment.n_rows, 0))
-        keys = EstimateKeys(call.of_projections(query.projections, query.shifts).keys).present()
-        near, rows = keys.distances(), segment.rows_of(keys)
-        if self._plan.reads_vectors:
-            lower = near - self._doubts(query, near, segment.columns["residuals"][rows])
-            kept = self._vectors_of(segment)
-            near, rows = exact.within(kept, kept.dense(query.vectors)[0], rows[lower <= radius], radius)
-        else:
-            near, rows = near[near <= radius], rows[near <= radius]
-        return IdMatches(np.full(len(rows), number), near, segment.ids[rows])
-
-    def _doubts(self, query: _Queries, near: Floats, column: Any) -> Floats:
-        """Return how far below their estimates the distances of rows may be."""
-        numbers = self._residuals.numbers_of(column)
-        errors = self._residuals.errors(query.projections, near[np.newaxis], numbers)[0]
-        rounding = np.float32(16 * np.finfo(np.float32).eps) * (np.abs(numbers.offsets) + np.abs(near))
-        doubts: Floats = tuning().range_sigmas * errors + rounding
-        return doubts
 
 
 def _count_visits(stats: dict[str, Any], found: CellsFound) -> None:

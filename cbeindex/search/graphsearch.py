@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -9,6 +10,7 @@ import numpy as np
 from .._core.pages import is_beyond_memory
 from .._core.tuning import tuning
 from .._core.typing import Floats, Ids, Mask, Projections, Rows, Vectors
+from ..data.keys import NO_ID
 from ..data.source import VectorSource
 from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
@@ -203,10 +205,8 @@ class GraphSearch:
 
     # --- rows within a radius ---
 
-    def within(self, source: VectorSource, radius: float, n_threads: int) -> RangeResult:
+    def within(self, source: VectorSource, radius: np.float32, n_threads: int) -> RangeResult:
         """Find the rows within `radius` of each query: walks go on while their beams are within."""
-        with np.errstate(over="ignore"):  # a radius beyond float32 is infinite
-            bound = np.float32(radius)
 
         def find(first: int, vectors: VectorRows, n_threads: int) -> RangeResult:
             row_squares = self._metric.check(source, first, vectors)
@@ -214,11 +214,28 @@ class GraphSearch:
             for part, call in zip(self._parts, self._calls, strict=True):
                 queries = self._projected(call, vectors, row_squares, n_threads)
                 for i in range(len(vectors)):
-                    near, rows = self._within(part, queries.one(i), bound)
+                    near, rows = self._within(part, queries.one(i), radius)
                     parts.append(IdMatches(np.full(len(rows), i), near, part.segment.ids[rows]))
-            return RangeResult.of_matches(parts, len(vectors), np.float32)
+            n_rows = sum(part.segment.n_rows for part in self._parts)
+            found = RangeResult.of_matches(parts, len(vectors), np.float32, self._plan.stats(n_rows))
+            if self._plan.rerank == "exact":
+                return found
+            return found.with_errors(self._range_errors(vectors, row_squares))
 
         return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+
+    def _range_errors(self, vectors: VectorRows, row_squares: Any) -> Callable[[int, TopK], Floats]:
+        """Return a function that gives the standard errors of the distances of rows within a radius of a query."""
+
+        def errors_of(i: int, near: TopK) -> Floats:
+            errors = np.full(near.ids.shape, np.nan, dtype=np.float32)
+            for part, call in zip(self._parts, self._calls, strict=True):
+                query = self._projected(call, vectors[i : i + 1], row_squares[i : i + 1], 1)
+                ids = np.where(part.segment.find(near.ids[0]) >= 0, near.ids[0], NO_ID)[np.newaxis]
+                errors = np.where(ids >= 0, self._errors_in(part, query, ids), errors)
+            return errors
+
+        return errors_of
 
     def _within(self, part: _Part, query: _Queries, radius: np.float32) -> tuple[Floats, Rows]:
         """Find the rows of one segment within `radius` of one query; levels rule out most vectors."""

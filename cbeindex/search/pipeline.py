@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import NamedTuple
+
 import numpy as np
 
 from .._core.tuning import tuning
@@ -21,6 +24,7 @@ from .plan import Plan
 from .queries import EncodedBatch
 from .request import IndexTraits
 from .results import IdMatches, RangeResult, SearchResult
+from .tablerange import rows_in_tables
 from .topk import TopK, merge_segments
 from .view import View
 
@@ -127,44 +131,57 @@ class VectorSearch:
 
     # --- rows within a radius ---
 
-    def within(self, radius: float, n_threads: int) -> RangeResult:
-        """Find all rows within `radius` of each query."""
-        with np.errstate(over="ignore"):  # a radius beyond float32 is infinite
-            bound = np.float32(radius)
+    def within(self, radius: np.float32, share: float, n_threads: int) -> RangeResult:
+        """Find the rows within `radius` of each query: a share of them if there are tables, otherwise all."""
         visible = [view.visible_rows() for view in self._views]
 
         def find(first: int, vectors: VectorRows, n_threads: int) -> RangeResult:
-            return self._within(first, vectors, bound, visible, n_threads)
+            return self._within(first, vectors, _Within(radius, share, visible), n_threads)
 
         return RangeResult.joined(search_in_batches(find, self._source, self._n_bits, self._plan.mode, n_threads))
 
-    def _within(
-        self, first: int, vectors: VectorRows, radius: np.float32, visible: list[Rows], n_threads: int
-    ) -> RangeResult:
-        """Search a batch of queries, beginning with query `first`; `visible` has the visible rows of each view."""
-        queries = None
+    def _within(self, first: int, vectors: VectorRows, wanted: _Within, n_threads: int) -> RangeResult:
+        """Search a batch of queries, beginning with query `first`."""
+        batch = None
         if self._codec is None:
             self._metric.check(self._source, first, vectors)
         else:
-            queries = self._encode(first, vectors, n_threads).encoded
+            batch = self._encode(first, vectors, n_threads)
         parts = []
-        for view, rows in zip(self._views, visible, strict=True):
+        for view, visible in zip(self._views, wanted.visible, strict=True):
             for i in range(len(vectors)):
-                query = None if queries is None else queries.some(slice(i, i + 1))
+                query = None if batch is None else batch.encoded.some(slice(i, i + 1))
+                rows = None if query is None else self._rows_in_tables(view, query, wanted)
                 if self._plan.reads_vectors:
-                    near, found = self._within_exactly(view, vectors[i : i + 1], query, rows, radius, n_threads)
+                    rows = visible if rows is None else rows
+                    near, found = self._within_exactly(view, vectors[i : i + 1], query, rows, wanted.radius, n_threads)
                 else:
-                    near, found = self._within_by_estimate(view, query, radius, n_threads)
+                    near, found = self._within_by_estimate(view, query, rows, wanted.radius, n_threads)
                 parts.append(IdMatches(np.full(len(found), i), near, view.segment.ids[found]))
-        return RangeResult.of_matches(parts, len(vectors), np.float32)
+        result = RangeResult.of_matches(parts, len(vectors), np.float32, self._stats())
+        if batch is None or self._plan.rerank == "exact":
+            return result
+        errors = self._level_errors if self._plan.rerank == "levels" else self._errors
+        return result.with_errors(lambda i, near: errors(near, batch.one(i)))
+
+    def _rows_in_tables(self, view: View, query: EncodedQueries, wanted: _Within) -> Rows | None:
+        """Return the rows of tables that may be within a radius of one query; None if all rows are compared."""
+        if self._codec is None or self._plan.mode != "buckets":
+            return None
+        half = 2 if self._metric.name == "cosine" else 1
+        square = half * max(0.0, float(wanted.radius)) / self._codec.geometry.scale
+        return rows_in_tables(view, query, math.sqrt(square), wanted.share)
 
     def _within_by_estimate(
-        self, view: View, query: EncodedQueries | None, radius: np.float32, n_threads: int
+        self, view: View, query: EncodedQueries | None, rows: Rows | None, radius: np.float32, n_threads: int
     ) -> tuple[Floats, Rows]:
-        """Return estimated distances and rows of one segment within `radius` of one query."""
+        """Return estimated distances and rows of one segment within `radius` of one query, of `rows` or all rows."""
         assert query is not None
-        keys = estimates.within(view, query, radius, n_threads).present()
-        return keys.distances(), view.segment_rows(keys.ranks())
+        if rows is None:
+            keys = estimates.within(view, query, radius, n_threads).present()
+            return keys.distances(), view.segment_rows(keys.ranks())
+        near = estimates.distances(view.part, query, rows[np.newaxis], n_threads)[0]
+        return near[near <= radius], view.segment_rows(rows[near <= radius])
 
     def _within_exactly(
         self,
@@ -185,3 +202,11 @@ class VectorSearch:
             rows = rows[lower[0] <= radius]
         kept = self._kept(view.segment)
         return exact.within(kept, kept.dense(vector)[0], view.segment_rows(rows), radius)
+
+
+class _Within(NamedTuple):
+    """A radius, the share of the rows within it to find, and the visible rows of each view."""
+
+    radius: np.float32
+    share: float
+    visible: list[Rows]

@@ -26,12 +26,15 @@ class Selection(NamedTuple):
     effort : int or None
         Cells to probe, or the beam of a walk; None: what the buckets do by default, or everything if the plan is to
         deliver a recall.
+    gap : float
+        Range search visits the cells that are at most this much farther than the nearest one.
     """
 
     segment: Segment
     rows: Rows | None
     hidden: Mask
     effort: int | None = None
+    gap: float = math.inf
 
     @property
     def n_scanned(self) -> int:
@@ -90,6 +93,8 @@ class Plan(NamedTuple):
         Expected time of a query on one thread, None if it is not known.
     far : float
         Queries whose nearest row is farther are unlike stored rows.
+    n_more : int
+        What `n_exact` is for queries whose results show that it is too small; 0: no more.
     """
 
     mode: str
@@ -107,6 +112,7 @@ class Plan(NamedTuple):
     expected_recall: float | None = None
     microseconds: float | None = None
     far: float = math.inf
+    n_more: int = 0
 
     @property
     def reads_vectors(self) -> bool:

@@ -8,11 +8,12 @@ from typing import NamedTuple
 
 from .._core.tuning import tuning
 from ..data.codes import PREFIX_WORDS, is_long, n_words
-from ..store.segment import NOT_HIDDEN, Segment
+from ..store.segment import Segment
 from . import cellplan, graphplan
 from .buckets import MAKERS
+from .filters import IdFilter
 from .plan import Cost, Plan, Selection, exhaustive
-from .request import IdFilter, IndexTraits, SearchRequest, wanted_recall
+from .request import IndexTraits, SearchRequest, wanted_recall
 
 
 def plan(traits: IndexTraits, request: SearchRequest, segments: Sequence[Segment]) -> Plan:
@@ -43,14 +44,8 @@ def is_exhaustive(request: SearchRequest) -> bool:
 
 def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
     """Choose the rows of each segment that a search considers: few allowed rows are copied, others are hidden."""
-    selections = []
-    for segment in segments:
-        rows = ids.rows_of(segment)
-        if rows is not None and len(rows) * tuning().few_allowed_share <= segment.n_rows:
-            selections.append(Selection(segment, rows, NOT_HIDDEN))
-        else:
-            selections.append(Selection(segment, None, ids.hidden(segment, rows)))
-    return tuple(selections)
+    ids = ids.on(segments)
+    return tuple(Selection(segment, *ids.selected(segment)) for segment in segments)
 
 
 def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:
@@ -195,6 +190,7 @@ class _Draft(NamedTuple):
             reason="; ".join(reasons) or "as requested",
             selections=self.selections,
             miss=request.miss,
+            n_more=self._n_more(),
         )
 
     @property
@@ -208,11 +204,15 @@ class _Draft(NamedTuple):
 
     def _n_exact(self) -> int:
         """Return the number of rows, nearest by estimate, whose exact distances may be computed."""
-        if self.traits.metric != "cosine":
-            return max(tuning().exact_rows_of_k_with_norms * self.k, tuning().least_exact_rows_with_norms)
         is_short = self.traits.n_bits < tuning().few_exact_bits
         least = tuning().least_exact_rows_of_short_codes if is_short else tuning().least_exact_rows
         return max(tuning().exact_rows_of_k * self.k, least)
+
+    def _n_more(self) -> int:
+        """Return the number of these rows where norms count and errors turn out to be large."""
+        if self.traits.metric == "cosine":
+            return 0
+        return max(tuning().exact_rows_of_k_with_norms * self.k, tuning().least_exact_rows_with_norms)
 
     def _choose_rerank(self) -> tuple[str | None, str]:
         """Return the best kind of distances that the index can compute, and why."""

@@ -17,7 +17,7 @@ from .graphsearch import GraphSearch
 from .plan import Plan, Selection
 from .planner import cautious
 from .request import IndexTraits, SearchRequest
-from .results import RangeResult, SearchResult
+from .results import SearchResult
 
 _FLOAT32 = np.dtype(np.float32)
 # Larger batches are divided, for which the time of planning does not count.
@@ -85,10 +85,6 @@ class PreparedSearch:
             if is_far.any():
                 found = self._again(found, is_far, batch[is_far], n_threads)
         return found.first() if n_axes == 1 else found
-
-    def within(self, source: VectorSource, radius: float, n_threads: int) -> RangeResult:
-        """Find all rows within `radius` of each query."""
-        return self._search.within(source, radius, n_threads)
 
     def _again(self, found: SearchResult, is_far: Any, queries: VectorRows, n_threads: int | None) -> SearchResult:
         """Search again for queries that are far from all rows, and put what is found in place of the former results."""

@@ -67,3 +67,12 @@ class EncodedBatch:
     def code_queries(self, k: int) -> CodeQueries:
         """Return a search for the `k` nearest rows in Hamming distance."""
         return CodeQueries(self.encoded.codes, self.n_bits, k, self.n_threads, self.encoded.margins)
+
+    def some(self, which: NDArray[np.int64]) -> EncodedBatch:
+        """Return some of the queries, which count what they read in the same place."""
+        return replace(self, vectors=self.vectors[which], encoded=self.encoded.some(which))
+
+    def one(self, i: int) -> EncodedBatch:
+        """Return query i alone."""
+        some = slice(i, i + 1)
+        return replace(self, vectors=self.vectors[some], encoded=self.encoded.some(some))

@@ -4,17 +4,10 @@ from __future__ import annotations
 
 from typing import Any, NamedTuple
 
-import numpy as np
-from numpy.typing import ArrayLike
-
 from .._core.checks import as_choice, as_count, as_share
 from .._core.threads import as_n_threads
 from .._core.tuning import tuning
-from .._core.typing import Mask, Rows
-from ..data.ids import AnyIds, as_filter
-from ..data.names import Names
-from ..data.sorted import without
-from ..store.segment import Segment
+from .filters import NO_FILTER, IdFilter
 
 CODE_MODES = ("auto", "scan", "cascade", "buckets")
 MODES = (*CODE_MODES, "exact")
@@ -22,54 +15,6 @@ RERANKS = ("asymmetric", "exact", "auto")
 
 DEFAULT_MISS = 1e-3
 """Probability with which the cascade may miss the k-th nearest row."""
-
-
-class IdFilter(NamedTuple):
-    """Restricts results to some ids.
-
-    Attributes
-    ----------
-    allow : int64 array, Names, or None
-        Ids that alone may be results, integers ascending and without denied ids. They need not exist.
-    deny : int64 array, Names, or None
-        Ids that must not be results, integers ascending. None if both are integers.
-    """
-
-    allow: AnyIds | None = None
-    deny: AnyIds | None = None
-
-    @classmethod
-    def checked(cls, allow: ArrayLike | None, deny: ArrayLike | None) -> IdFilter:
-        """Check the arguments of a search."""
-        allowed, denied = as_filter(allow, "allow"), as_filter(deny, "deny")
-        if allowed is None or denied is None or isinstance(allowed, Names) or isinstance(denied, Names):
-            return cls(allowed, denied)
-        return cls(without(allowed, denied))
-
-    def rows_of(self, segment: Segment) -> Rows | None:
-        """Return the rows of a segment whose ids are in `allow`, in the order of ids; None without `allow`."""
-        if self.allow is None:
-            return None
-        rows = segment.rows_among(self.allow)
-        if self.deny is not None:
-            rows = rows[~np.isin(rows, segment.rows_among(self.deny))]
-        return rows
-
-    def hidden(self, segment: Segment, rows: Rows | None) -> Mask:
-        """Mark the rows of a segment that must not be results; empty if all rows may. `rows` comes from `rows_of`."""
-        if rows is not None:
-            hidden = np.ones(segment.n_rows, dtype=np.bool_)
-            hidden[rows] = False
-            return hidden
-        if self.deny is None:
-            return segment.removed
-        hidden = segment.removed.copy() if segment.removed.size else np.zeros(segment.n_rows, dtype=np.bool_)
-        hidden[segment.rows_among(self.deny)] = True
-        return hidden
-
-
-NO_FILTER = IdFilter()
-"""A filter that all ids pass."""
 
 
 class SearchRequest(NamedTuple):
@@ -95,7 +40,7 @@ class SearchRequest(NamedTuple):
     rerank: str | None = None
     n_candidates: int | None = None
     n_probes: int | None = None
-    ids: IdFilter = IdFilter()
+    ids: IdFilter = NO_FILTER
     miss: float = DEFAULT_MISS
     n_threads: int = 1
     recall: float | None = None

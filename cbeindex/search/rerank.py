@@ -54,13 +54,36 @@ def nearest_by_estimate(view: View, batch: EncodedBatch, plan: Plan) -> TopK:
 
 def nearest_exactly(view: View, batch: EncodedBatch, plan: Plan, kept: KeptVectors) -> TopK:
     """Find the nearest rows by exact distance, reading only vectors whose estimate leaves them a chance."""
-    if plan.n_candidates is None:
-        shortlist = _shortlist_by_estimate(view, batch, plan)
-    else:
+    if plan.n_candidates is not None:
         shortlist = _shortlist_by_hamming(view, batch, plan, plan.n_candidates)
+        return _read(shortlist, batch, plan, kept)
+    shortlist = _shortlist_by_estimate(view, batch, plan, plan.n_exact)
+    found = _read(shortlist, batch, plan, kept)
+    if plan.n_more > plan.n_exact and (left := np.flatnonzero(_is_short(shortlist, found))).size:
+        some = batch.some(left)
+        longer = _shortlist_by_estimate(view, some, plan, plan.n_more)
+        found.distances[left], found.ids[left] = _read(longer, some, plan, kept)
+    return found
+
+
+def _read(shortlist: Shortlist, batch: EncodedBatch, plan: Plan, kept: KeptVectors) -> TopK:
+    """Find the nearest rows of a shortlist by exact distance."""
     found, n_read = exact.nearest(kept, batch.vectors, _bounded(shortlist, batch), plan.k, batch.n_threads)
     candidates.count(batch.stats, vectors_read=n_read)
     return found
+
+
+def _is_short(shortlist: Shortlist, found: TopK) -> Mask:
+    """Return for which queries one of the farthest results comes from the second half of a shortlist.
+
+    Rows that are not in the list may then be among the nearest too: errors are large, or differ much between rows.
+    """
+    segment, rows, is_missing, _ = shortlist
+    deep = segment.ids[rows[:, rows.shape[1] // 2 :]]
+    is_short = np.zeros(len(rows), dtype=np.bool_)
+    for ids in found.ids[:, -tuning().deep_results :].T:
+        is_short |= (deep == ids[:, np.newaxis]).any(axis=1)
+    return is_short & ~is_missing[:, -1]
 
 
 def _shortlist_by_hamming(view: View, batch: EncodedBatch, plan: Plan, n_candidates: int) -> Shortlist:
@@ -75,10 +98,10 @@ def _shortlist_by_hamming(view: View, batch: EncodedBatch, plan: Plan, n_candida
     return Shortlist(segment, rows, is_missing, near)
 
 
-def _shortlist_by_estimate(view: View, batch: EncodedBatch, plan: Plan) -> Shortlist:
-    """Take the rows that may be nearest by their estimates and standard errors."""
+def _shortlist_by_estimate(view: View, batch: EncodedBatch, plan: Plan, n_exact: int) -> Shortlist:
+    """Take the `n_exact` rows that are most likely to be nearest, by their estimates and standard errors."""
     segment, n_sigmas = view.segment, tuning().knn_sigmas
-    keys = _estimate_all(view, batch, plan, plan.n_exact, n_sigmas)
+    keys = _estimate_all(view, batch, plan, n_exact, n_sigmas)
     rows = segment.rows_of(keys)
     margins = n_sigmas * batch.encoded.norms[:, np.newaxis] * segment.columns["spreads"][rows]
     return Shortlist(segment, rows, keys.is_missing(), keys.distances() + margins)

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.checks import memory_bytes
+from .._core.memory import memory_bytes
 from .._core.typing import Ids, Mask, Rows
 from .topk import TopK, pad_columns
 
@@ -93,10 +93,7 @@ class SearchResult(_SearchResult):
         """Concatenate the results of batches of queries, and add up the counts in `stats`."""
         if len(parts) == 1:
             return parts[0]
-        stats: dict[str, Any] = {}
-        for name, value in (item for part in parts for item in part.stats.items()):
-            is_count = name != "rows" and isinstance(value, int)
-            stats[name] = stats[name] + value if name in stats and is_count else value
+        stats = _joined_stats([part.stats for part in parts])
         have_errors = all(part._errors is not None for part in parts)
         return cls(
             np.concatenate([part.distances for part in parts]),
@@ -104,6 +101,11 @@ class SearchResult(_SearchResult):
             stats,
             (lambda: np.concatenate([part.errors for part in parts])) if have_errors else None,
         )
+
+    def at(self, places: Rows) -> SearchResult:
+        """Return the results of the queries at some places."""
+        errors = self._errors_as(lambda values: values[places])
+        return SearchResult(self.distances[places], self.ids[places], self.stats, errors)
 
     def padded(self, k: int) -> SearchResult:
         """Return `k` results for each query, adding missing results at the end."""
@@ -146,8 +148,14 @@ class SearchResult(_SearchResult):
         return SearchResult.of(self.distances[0], self.ids[0], self.stats, errors)
 
 
-class RangeResult(NamedTuple):
-    """Vectors within a radius, the results of all queries one after the other.
+class _RangeResult(NamedTuple):
+    lims: NDArray[np.int64]
+    distances: NDArray[Any]
+    ids: NDArray[Any]
+
+
+class RangeResult(_RangeResult):
+    """Vectors within a radius, the results of all queries one after the other: `lims, distances, ids`.
 
     Attributes
     ----------
@@ -155,35 +163,91 @@ class RangeResult(NamedTuple):
         The results of query i are at [lims[i], lims[i + 1]), in ascending order of (distance, id).
     distances : array of shape (lims[-1],)
     ids : int64 array of shape (lims[-1],), or of objects for strings
+    stats : dict
+        What the search did: its mode, the rows it may find, and further counts of the mode.
+    errors : float32 array of shape (lims[-1],), or None
+        Standard errors of estimated distances. They are computed when they are first read, and until then the result
+        refers to the rows that were searched.
     """
 
-    lims: NDArray[np.int64]
-    distances: NDArray[Any]
-    ids: NDArray[Any]
+    stats: Mapping[str, Any] = MappingProxyType({})
+    _errors: Errors = None
+
+    def __new__(
+        cls,
+        lims: NDArray[np.int64],
+        distances: NDArray[Any],
+        ids: NDArray[Any],
+        stats: Mapping[str, Any] | None = None,
+        errors: Errors = None,
+    ) -> RangeResult:
+        """Store `stats` and `errors` beside the three fields."""
+        result = tuple.__new__(cls, (lims, distances, ids))
+        result.stats, result._errors = dict(stats or {}), errors
+        return result
+
+    @property
+    def errors(self) -> NDArray[np.float32] | None:
+        """Standard errors of estimated distances, None for other distances."""
+        if callable(self._errors):
+            self._errors = self._errors()
+        return self._errors
+
+    def __reduce__(self) -> Any:
+        """Compute the errors, and restore the attributes beside the fields."""
+        return RangeResult, (*self, dict(self.stats), self.errors)
 
     def with_ids(self, ids: NDArray[Any]) -> RangeResult:
         """Return the results with other ids."""
-        return self._replace(ids=ids)
+        return RangeResult(self.lims, self.distances, ids, self.stats, self._errors)
+
+    def with_errors(self, errors_of: Callable[[int, TopK], NDArray[np.float32]]) -> RangeResult:
+        """Return the results with the errors that a function gives for the number of a query and its results."""
+        lims, distances, ids = self
+
+        def errors() -> NDArray[np.float32]:
+            parts = [np.empty(0, dtype=np.float32)]
+            for i in np.flatnonzero(np.diff(lims)).tolist():
+                some = slice(lims[i], lims[i + 1])
+                parts.append(errors_of(i, TopK(distances[np.newaxis, some], ids[np.newaxis, some]))[0])
+            return np.concatenate(parts)
+
+        return RangeResult(lims, distances, ids, self.stats, errors)
 
     @classmethod
     def joined(cls, parts: list[RangeResult]) -> RangeResult:
-        """Concatenate the results of batches of queries."""
+        """Concatenate the results of batches of queries, and add up the counts in `stats`."""
+        if len(parts) == 1:
+            return parts[0]
         counts = np.concatenate([np.diff(part.lims) for part in parts])
+        have_errors = all(part._errors is not None for part in parts)
         return cls(
             np.concatenate([[0], np.cumsum(counts)]).astype(np.int64),
             np.concatenate([part.distances for part in parts]),
             np.concatenate([part.ids for part in parts]),
+            _joined_stats([part.stats for part in parts]),
+            (lambda: np.concatenate([part.errors for part in parts])) if have_errors else None,
         )
 
+    def at(self, places: Rows) -> RangeResult:
+        """Return the results of the queries at some places."""
+        counts = np.diff(self.lims)[places]
+        lims = np.concatenate([[0], np.cumsum(counts)]).astype(np.int64)
+        chosen = np.arange(lims[-1]) + np.repeat(self.lims[places] - lims[:-1], counts)
+        errors = None if self._errors is None else lambda: np.asarray(self.errors)[chosen]
+        return RangeResult(lims, self.distances[chosen], self.ids[chosen], self.stats, errors)
+
     @classmethod
-    def of_matches(cls, parts: list[IdMatches], n_queries: int, dtype: Any) -> RangeResult:
+    def of_matches(
+        cls, parts: list[IdMatches], n_queries: int, dtype: Any, stats: Mapping[str, Any] | None = None
+    ) -> RangeResult:
         """Sort the results of several segments, with distances of type `dtype`, by (query, distance, id)."""
         parts = [IdMatches(np.empty(0, np.int64), np.empty(0, dtype), np.empty(0, np.int64)), *parts]
         query, distance, id_ = (np.concatenate(arrays) for arrays in zip(*parts, strict=True))
         order = np.lexsort((id_, distance, query))
         lims = np.zeros(n_queries + 1, dtype=np.int64)
         np.cumsum(np.bincount(query, minlength=n_queries), out=lims[1:])
-        return cls(lims, distance[order], id_[order])
+        return cls(lims, distance[order], id_[order], stats)
 
 
 class IdMatches(NamedTuple):
@@ -199,3 +263,17 @@ def check_result_size(n_queries: int, k: int) -> None:
     most = memory_bytes() // (2 * _RESULT_BYTES * max(1, n_queries))
     if k > most:
         raise ValueError(f"k must be at most {most} for {n_queries} queries, or results do not fit memory, got {k}")
+
+
+def _joined_stats(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
+    """Add up the counts of batches of queries.
+
+    Of other values that differ between batches, the smallest recall is kept, and the last of the rest.
+    """
+    stats: dict[str, Any] = {}
+    for name, value in (item for part in parts for item in part.items()):
+        is_count = name != "rows" and isinstance(value, int)
+        stats[name] = stats[name] + value if name in stats and is_count else value
+    if "expected_recall" in stats:
+        stats["expected_recall"] = min(part.get("expected_recall", 1.0) for part in parts)
+    return stats

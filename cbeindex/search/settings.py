@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .._core.tuning import tuning
@@ -81,8 +82,9 @@ class _Part(NamedTuple):
         How many of all rows of the segment the nearest visible ones reach to, if those are spread evenly.
     buckets : Buckets, or None
     calibration : Calibration, or None
-    is_clumped : bool
-        Whether visible rows are near each other, so that a search may meet none of them where it begins.
+    depleted : float
+        Share of rows that have hardly any visible rows near them, if a filter hides rows. A search for what is like
+        these rows meets few visible ones where it begins.
     """
 
     selection: Selection
@@ -91,7 +93,7 @@ class _Part(NamedTuple):
     k: int
     buckets: Any
     calibration: Calibration | None
-    is_clumped: bool
+    depleted: float
 
     @classmethod
     def of(cls, selection: Selection, k: int) -> _Part:
@@ -101,9 +103,19 @@ class _Part(NamedTuple):
         k_there = k if n_visible == segment.n_rows else -(-(k + 1) * segment.n_rows // max(1, n_visible)) - 1
         k_there = min(segment.n_rows, k_there)
         calibration = None if segment.buckets is None else segment.buckets.calibration
-        is_filtered = selection.rows is not None or selection.hidden.size > 0
-        is_clumped = calibration is not None and is_filtered and segment.buckets.is_clumped(selection.visible_rows())
-        return cls(selection, n_visible, k, max(1, k_there), segment.buckets, calibration, is_clumped)
+        # Queries are not like removed rows more than like others, so that those do not count.
+        is_filtered = selection.rows is not None or selection.hidden is not segment.removed
+        depleted = segment.buckets.depleted(selection) if calibration is not None and is_filtered and n_visible else 0.0
+        return cls(selection, n_visible, k, max(1, k_there), segment.buckets, calibration, depleted)
+
+    def elsewhere(self, share: float) -> float:
+        """Return the share to find where there are visible rows, for `share` to be found on average; 1 or more: all."""
+        least = tuning().depleted_share_found
+        return (share - self.depleted * least) / (1 - self.depleted) if self.depleted < 1 else math.inf
+
+    def is_clumped(self, share: float) -> bool:
+        """Return whether visible rows are so near each other that all of them are to be searched."""
+        return self.depleted > 0 and self.elsewhere(share) >= tuning().calibrated_share
 
     def setting(self, share: float, depth: int, by_estimates: bool) -> Setting:
         """Return the setting of least effort."""
@@ -116,21 +128,22 @@ class _Part(NamedTuple):
             share = min(share, tuning().explicit_recall * everything.share)
         if DEPTHS[depth] * self.n_results >= self.n_visible:
             everything = Setting(None, 1.0)
-        if self.is_clumped:
+        if self.is_clumped(share):
             return Setting(None, calibration.everything(self.n_results, len(DEPTHS) - 1, 0).share)
         if self.selection.rows is not None:  # copies are scanned
             return everything
+        share = self.elsewhere(share)
         if self.k > self.n_results:  # among few visible rows, estimates must tell the nearest from the next as well
             share /= max(0.5, calibration.everything(self.n_results, depth, 0).share)
         least = calibration.least(self.k, depth, share, buckets.most_effort)
         if not least.is_enough or buckets.microseconds(least.effort) >= buckets.microseconds(None):
             return everything
-        return least
+        found = (1 - self.depleted) * least.share + self.depleted * tuning().depleted_share_found
+        return replace(least, share=found)
 
-    @property
-    def least_candidates(self) -> int:
-        """Candidates that are read at least."""
-        if not self.is_clumped:
+    def least_candidates(self, share: float) -> int:
+        """Return the number of candidates that are read at least."""
+        if not self.is_clumped(share):
             return 0
         return max(tuning().clump_candidates_of_k * self.n_results, tuning().least_clump_candidates)
 
@@ -147,7 +160,7 @@ class _Part(NamedTuple):
 def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_bytes: int) -> Settings:
     """Return the settings of least effort at a depth."""
     limits = tuning()
-    n_candidates = max(k, math.ceil(DEPTHS[depth] * k - 1e-9), *(part.least_candidates for part in parts))
+    n_candidates = max(k, math.ceil(DEPTHS[depth] * k - 1e-9), *(part.least_candidates(share) for part in parts))
     chosen, found, n_visible, is_enough, time = [], 0.0, 0, True, limits.query_us
     for part in parts:
         n, setting = part.n_visible, part.setting(share, depth, not vector_bytes)

@@ -15,10 +15,11 @@ from ..distances.codec import Codec
 from ..store.segment import Segment
 from .buckets.celltrial import CellTrial
 from .buckets.graphtrial import GraphTrial
+from .buckets.rangetrial import measure_ranges
 from .buckets.residualcells import ResidualCells
 from .buckets.trials import Sample
 from .calibration import N_NEAREST
-from .measuring import measure
+from .measuring import measure, sample_rows
 
 TRUE_CANDIDATES = 20
 """Candidates for each of the true nearest vectors of a query, when all codes are scanned."""
@@ -58,6 +59,12 @@ def calibrated_by(codec: Codec, queries: VectorRows, nearest: Ids, k: int) -> Ca
         if not (rows >= 0).any():  # none of the queries is near to these rows
             return segment
         measured = measure(trial, segment.n_rows, classes)
-        return segment if measured is None else replace(segment, buckets=replace(buckets, calibration=measured))
+        if measured is None:
+            return segment
+        if not isinstance(trial, CellTrial):
+            return replace(segment, buckets=replace(buckets, calibration=measured))
+        own = CellTrial(segment, Sample.of_rows(codec, segment, sample_rows(segment.n_rows)))
+        ranges = measure_ranges(trial, own)
+        return replace(segment, buckets=replace(buckets, calibration=measured, ranges=ranges))
 
     return calibrated

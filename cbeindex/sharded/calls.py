@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -13,22 +14,17 @@ from ray.exceptions import ActorDiedError, RayActorError, RayTaskError
 
 from ..errors import IndexFileError
 from .errors import LostWritesError, ShardError, ShardTimeoutError, StaleLayoutError
+from .replicas import PROBE_SECONDS, Pace, Suspects, is_answered
 from .shard import Reply
 from .workers import Workers
 
 PATIENCE_SECONDS = 120.0
 """How long a worker may be out of reach before a call without a timeout gives up."""
-HEDGE_SECONDS = 2.0
-"""With replicas: how long a worker that is alive may take before the same question also goes to the next replica."""
-PROBE_SECONDS = 0.05
-"""With replicas: how long a worker may be silent before it is asked for a sign of life, and how long that may take."""
 
 # Pauses between attempts to reach a worker that is being started.
 _FIRST_PAUSE, _LONGEST_PAUSE = 0.02, 0.5
 # How long all answers of a call are waited for together.
 _SOON_SECONDS = 0.05
-# A replica that was out of reach is asked last for as long.
-_AVOIDED_SECONDS = 5.0
 # What `partial` may leave out: damaged files, a folder that cannot be read, workers that are slow or out of reach.
 _TROUBLES = (IndexFileError, LostWritesError, OSError, RayActorError)
 
@@ -44,12 +40,15 @@ class Call:
     options : dict
     writes : bool
         Whether it changes the shard, which replica 0 alone may do.
+    kind : hashable
+        Calls of the same kind take about the same time.
     """
 
     name: str
     args: tuple[Any, ...] = ()
     options: Mapping[str, Any] = field(default_factory=dict)
     writes: bool = False
+    kind: Hashable = None
 
 
 class Outcomes(NamedTuple):
@@ -57,6 +56,14 @@ class Outcomes(NamedTuple):
 
     answers: dict[int, Reply]
     failures: dict[int, BaseException]
+
+
+class _Sent(NamedTuple):
+    """Where a call was sent to, and when."""
+
+    replica: int
+    worker: Any
+    at: float
 
 
 @dataclass
@@ -67,8 +74,8 @@ class _Pending:
     ----------
     replicas : list of int
         In the order in which they are asked next.
-    running : dict of ObjectRef to (int, handle)
-        Calls that have been sent: the replica, and its worker.
+    running : dict of ObjectRef to _Sent
+        Calls that have been sent.
     deadline : float
         When the call is given up, unless there is no timeout and a worker is working on it.
     next_send : float
@@ -85,7 +92,7 @@ class _Pending:
     call: Call
     replicas: list[int]
     deadline: float
-    running: dict[Any, tuple[int, Any]] = field(default_factory=dict)
+    running: dict[Any, _Sent] = field(default_factory=dict)
     next_send: float = 0.0
     pause: float = _FIRST_PAUSE
     trouble: BaseException | None = None
@@ -117,7 +124,7 @@ class Calls:
     def __init__(self, workers: Workers, check_layout: Callable[[], None]) -> None:
         self._workers, self._check_layout = workers, check_layout
         self._turn = itertools.count()
-        self._avoided: dict[tuple[int, int], float] = {}
+        self._suspects, self._pace = Suspects(workers), Pace()
 
     def all(self, call: Call, timeout: float | None = None, partial: bool = False) -> Outcomes:
         """Make the same call to all shards."""
@@ -150,14 +157,14 @@ class Calls:
         """Make calls to shards, and wait for all of them, or until a failure `is_final`."""
         turn, began = next(self._turn), time.monotonic()
         patience = PATIENCE_SECONDS if timeout is None else timeout
-        waiting = {
-            n: _Pending(n, call, self._order(n, call, turn), began + patience, patient=timeout is None)
-            for n, call in calls.items()
-        }
+        waiting = {}
+        for number, call in calls.items():
+            replicas = self._suspects.order(number, 1 if call.writes else self._workers.manifest.replicas, turn)
+            waiting[number] = _Pending(number, call, replicas, began + patience, patient=timeout is None)
         found = Outcomes({}, {})
         while waiting:
             for pending in waiting.values():
-                if time.monotonic() >= pending.next_send and pending.can_send and not self._is_alive(pending):
+                if self._needs_worker(pending):
                     self._send(pending)
             self._collect(waiting, found)
             for number, pending in waiting.items():
@@ -170,46 +177,42 @@ class Calls:
                 waiting.pop(number).forget()
         return Outcomes(dict(sorted(found.answers.items())), dict(sorted(found.failures.items())))
 
-    def _order(self, number: int, call: Call, turn: int) -> list[int]:
-        """Return the replicas to ask, one after the other: in turn, and those that were out of reach last."""
-        n = 1 if call.writes else self._workers.manifest.replicas
-        now = time.monotonic()
-        return sorted(((turn + i) % n for i in range(n)), key=lambda r: self._avoided.get((number, r), 0.0) > now)
-
     def _send(self, pending: _Pending) -> None:
         """Send a call that no worker is working on, or one that a worker is slow to answer to another replica."""
-        busy = {replica for replica, _ in pending.running.values()}
+        busy = {sent.replica for sent in pending.running.values()}
         replica = next(replica for replica in pending.replicas if replica not in busy)
         pending.replicas.remove(replica)
         pending.replicas.append(replica)
         worker = self._workers.handle(pending.number, replica)
         group = "write" if pending.call.writes else "read"
         method = getattr(worker, pending.call.name).options(concurrency_group=group, max_task_retries=0)
-        pending.running[method.remote(*pending.call.args, **pending.call.options)] = (replica, worker)
-        pending.probe, pending.next_send = None, time.monotonic() + PROBE_SECONDS
+        ref, now = method.remote(*pending.call.args, **pending.call.options), time.monotonic()
+        pending.running[ref] = _Sent(replica, worker, now)
+        pending.probe, pending.next_send = None, now + self._pace.quiet_seconds(pending.call.kind)
 
-    def _is_alive(self, pending: _Pending) -> bool:
-        """Whether the worker that was asked last is working, or has still time to give a sign of life.
+    def _needs_worker(self, pending: _Pending) -> bool:
+        """Whether no worker is working on a call, or the one that was asked last is silent or slow.
 
         Ray holds back calls to an actor that it is starting again, and so they do not fail.
         """
-        if not pending.running:
+        now = time.monotonic()
+        if now < pending.next_send or not pending.can_send:
             return False
-        replica, worker = list(pending.running.values())[-1]
-        if pending.probe is None:
-            pending.probe, pending.next_send = worker.ping.remote(), time.monotonic() + PROBE_SECONDS
+        if not pending.running:
             return True
-        ready, _ = ray.wait([pending.probe], timeout=0)
-        try:
-            ray.get(ready)
-        except RayActorError:
-            ready = []
-        pending.probe = None
-        if ready:
-            pending.next_send = time.monotonic() + HEDGE_SECONDS
-        else:
-            self._avoided[pending.number, replica] = time.monotonic() + _AVOIDED_SECONDS
-        return bool(ready)
+        asked = list(pending.running.values())[-1]
+        late = asked.at + self._pace.slow_seconds(pending.call.kind)
+        if now >= late:
+            return True
+        if pending.probe is None:
+            pending.probe, pending.next_send = asked.worker.ready.remote(), now + PROBE_SECONDS
+            return False
+        with suppress(RayActorError):
+            if is_answered(pending.probe):
+                pending.next_send = late
+                return False
+        self._suspects.add(pending.number, asked.replica)
+        return True
 
     def _collect(self, waiting: Mapping[int, _Pending], found: Outcomes) -> None:
         """Wait until an answer comes or something has to be done, and note the answers."""
@@ -219,35 +222,39 @@ class Calls:
         if not owners:
             time.sleep(pause)
             return
-        # Usually all answers come soon. Otherwise a worker that has died must be noticed before the others answer.
-        ready, _ = ray.wait(list(owners), num_returns=len(owners), timeout=min(pause, _SOON_SECONDS))
-        if not ready:
-            ready, _ = ray.wait(list(owners), num_returns=1, timeout=pause)
+        # Usually all answers come soon: one for each shard, whichever replica gives it. Otherwise a worker that has
+        # died must be noticed before the others answer.
+        soon, n_working = min(pause, _SOON_SECONDS), sum(bool(pending.running) for pending in waiting.values())
+        ready, _ = ray.wait(list(owners), num_returns=n_working, timeout=soon)
+        if not ready and pause > soon:
+            ready, _ = ray.wait(list(owners), num_returns=1, timeout=pause - soon)
         for ref in ready:
             pending = owners[ref]
-            replica, worker = pending.running.pop(ref)
+            sent = pending.running.pop(ref)
             try:
                 found.answers[pending.number] = ray.get(ref)
+                self._pace.note(pending.call.kind, time.monotonic() - sent.at)
             except RayTaskError as error:
                 found.failures.setdefault(pending.number, _cause(error))
             except RayActorError as error:
                 try:
-                    self._lost(pending, replica, worker, error)
+                    self._lost(pending, sent, error)
                 except StaleLayoutError as stale:
                     found.failures[pending.number] = stale
             if pending.number in found.answers:
                 found.failures.pop(pending.number, None)
 
-    def _lost(self, pending: _Pending, replica: int, worker: Any, error: RayActorError) -> None:
+    def _lost(self, pending: _Pending, sent: _Sent, error: RayActorError) -> None:
         """Note that a worker has died: ask another one at once, or the same one after a pause."""
         now = time.monotonic()
         if pending.trouble is None and pending.patient:
             pending.deadline = now + PATIENCE_SECONDS
         pending.trouble = error
-        self._avoided[pending.number, replica] = now + _AVOIDED_SECONDS
         if isinstance(error, ActorDiedError):
             self._check_layout()
-            self._workers.handle(pending.number, replica, dead=worker)
+            self._workers.handle(pending.number, sent.replica, dead=sent.worker)
+        if len(pending.replicas) > 1:
+            self._suspects.add(pending.number, sent.replica)
         if not pending.running:
             pending.next_send = now + (pending.pause if len(pending.replicas) == 1 else 0.0)
             pending.pause = min(2 * pending.pause, _LONGEST_PAUSE)

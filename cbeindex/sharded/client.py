@@ -397,10 +397,11 @@ class ShardedIndex:
         partial = as_flag(partial, "partial")
         self._connection.require_open()
         arguments = _shared(args, options)
+        kind = (name, args[0].size.bit_length())  # twice the values, or twice the non-zero ones, are another kind
 
         def read(view: View) -> Outcomes:
             calls = {
-                number: Call("call", (name, self._connection.least(view, number), arguments))
+                number: Call("call", (name, self._connection.least(view, number), arguments), kind=kind)
                 for number in range(view.manifest.n_shards)
             }
             found = view.calls.each(calls, seconds, partial)

@@ -64,7 +64,7 @@ class Coordinator:
                 manifest.changed(ids=kind).write(self._folder)
             elif manifest.ids != kind:
                 names = {"int": "integers", "str": "strings"}
-                raise TypeError(f"ids must be {names[manifest.ids]}, as those in the index, got {names[kind]}")
+                raise TypeError(f"ids must be {names[manifest.ids]}, as those of this index are, got {names[kind]}")
 
     def take_ids(self, n: int) -> Ids:
         """Return `n` consecutive ids that were never in use."""

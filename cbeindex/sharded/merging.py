@@ -40,7 +40,14 @@ def merge_ranges(parts: Sequence[RangeResult]) -> RangeResult:
     order = np.lexsort((_ranks(ids), distances, queries))
     lims = np.zeros(n_queries + 1, dtype=np.int64)
     np.cumsum(np.bincount(queries, minlength=n_queries), out=lims[1:])
-    return RangeResult(lims, distances[order], ids[order])
+    errors = [part.errors for part in parts if part.errors is not None]
+    return RangeResult(
+        lims,
+        distances[order],
+        ids[order],
+        merge_stats([part.stats for part in parts]),
+        np.concatenate(errors)[order] if len(errors) == len(parts) else None,
+    )
 
 
 def merge_rows(parts: Mapping[int, Any], rows: Mapping[int, Rows]) -> Any:

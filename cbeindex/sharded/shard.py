@@ -391,11 +391,12 @@ def _with_ids(values: dict[str, Any], arrays: Arrays, ids: Any) -> tuple[dict[st
 
 
 def _contains(index: CBEIndex, ids: Any) -> Mask:
-    array = np.asarray(ids)
-    if array.dtype.kind in "iu":
-        found: Mask = index._stored_rows().snapshot().contains(array.astype(np.int64))
+    """Return which ids, all integers or all strings, are in an index; those of the other type are not."""
+    array, snapshot = np.asarray(ids), index._stored_rows().snapshot()
+    if array.dtype.kind in "iu" and not snapshot.has_names:
+        found: Mask = snapshot.contains(array.astype(np.int64))
         return found
-    return np.array([id_ in index for id_ in ids], dtype=bool)
+    return np.array([snapshot.has(id_) for id_ in ids], dtype=bool)
 
 
 def _locked(path: Path) -> FileIO:

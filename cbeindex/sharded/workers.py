@@ -32,13 +32,19 @@ class Worker(Shard):
         with suppress(ValueError):  # there is no coordinator
             coordinator = ray.get_actor(f"{key}/coordinator", NAMESPACE)
             coordinator.started.remote(f"{layout}/{number}/{replica}")
-        threading.Thread(target=self._warm_up, daemon=True).start()
+        self._warming = threading.Thread(target=self._warm_up, daemon=True)
+        self._warming.start()
 
     def _warm_up(self) -> None:
         """Open the files, and search once: loading kernels takes a second, which no caller should wait for."""
         with suppress(Exception):  # calls raise the same error
             index, _ = self._ready(0)
             index.search(np.zeros(index.dim, dtype=np.float32), 1, n_threads=1)
+
+    def ready(self) -> Reply:
+        """Answer once the files are open and kernels are loaded: the sign of life that clients ask for."""
+        self._warming.join()
+        return self.ping()
 
     def stats(self, least: int) -> Reply:
         """Describe the shard, its files, and its node."""

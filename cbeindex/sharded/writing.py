@@ -13,6 +13,7 @@ from .._core.progress import progress_bar
 from .._core.tuning import tuning
 from .._core.typing import Rows
 from ..data.ids import missing_text
+from ..data.names import shown
 from ..data.source import is_sparse
 from ..index import CBEIndex
 from .calls import Call, Outcomes
@@ -44,6 +45,8 @@ class Writer:
         n_rows = X.shape[0]
         if n_rows == 0:
             return np.empty(0, dtype=np.int64)
+        if ids is None and connection.manifest.ids == "str":
+            raise TypeError("ids must be strings, as those of this index are, got no ids")
         given, kind = (None, "int") if ids is None else checked_ids(ids, n_rows)
         self._use_ids(kind, X, given)
         if given is None:
@@ -52,7 +55,7 @@ class Writer:
             in_use = contained(self._connection, given)
             if in_use.any():
                 taken = take(given, np.flatnonzero(in_use)[:1])[0]
-                raise ValueError(f"id {taken} is taken; remove it first, or add with replace=True")
+                raise ValueError(f"id {shown(taken)} is taken; remove it first, or add with replace=True")
         if not connection.manifest.fitted:
             self._fit_if_enough(X)
         options = {"replace": replace, **options}

@@ -17,7 +17,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from .._core.checks import memory_bytes
+from .._core.memory import memory_bytes
 from .._core.threads import for_each_chunk, n_cores
 from .._core.tuning import tuning
 from .._core.typing import Arrays

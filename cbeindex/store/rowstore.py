@@ -150,6 +150,12 @@ class RowStore:
             cached = self._arranged_newest = last, self.buckets.arrange(last)
         return Snapshot((*sealed, cached[1]), self.has_names)
 
+    def frozen(self) -> RowStore:
+        """Return a store of the rows as they are now, to be read alone. It shares them, and their memo."""
+        store = RowStore.__new__(RowStore)
+        store.__dict__.update(self.__dict__)
+        return store
+
     @property
     def has_names(self) -> bool:
         """Whether the ids of the caller are names."""
@@ -216,7 +222,7 @@ class RowStore:
                 if taken.any():
                     if not replace:
                         raise ValueError(f"id {ids[taken][0]} is taken; remove it first, or add with replace=True")
-                    contents = contents.without(ids[taken])
+                    contents = self._without(contents, ids[taken])
             if len(ids):
                 contents = contents._replace(next_id=max(contents.next_id, int(ids.max()) + 1))
                 self._contents = self._appended(contents, ids, words, columns or {})
@@ -231,7 +237,7 @@ class RowStore:
         if not replace:
             name = shown(names.tolist()[taken.argmax()])
             raise ValueError(f"id {name} is taken; remove it first, or add with replace=True")
-        return contents.without(ids[taken])
+        return self._without(contents, ids[taken])
 
     def remove(self, ids: AnyIds, *, ignore_missing: bool = False) -> None:
         """Remove rows. An id that is not present is an error, unless ignored, and then nothing is removed."""
@@ -245,7 +251,14 @@ class RowStore:
                 numbers, taken = ids, self._contents.has(ids)
             if not (ignore_missing or taken.all()):
                 raise ValueError(missing_text(distinct(ids, ~taken)))
-            self._contents = self._contents.without(np.unique(numbers[taken]))
+            self._contents = self._without(self._contents, np.unique(numbers[taken]))
+
+    def _without(self, contents: _Contents, ids: Ids) -> _Contents:
+        """Return contents without the rows of `ids`, and without segments and a buffer that have no other rows."""
+        left = contents.without(ids)
+        is_empty = left.newest.n_removed == left.newest.n_rows
+        # Readers may still see the rows of the buffer, so that new rows need another one.
+        return self._sealed(left.sealed, left.next_id) if is_empty else left
 
     def change_buckets(self, change: Callable[[Segment], Segment]) -> None:
         """Replace the buckets of sealed segments; `change` returns a segment of the same rows."""

@@ -15,7 +15,7 @@ import numpy as np
 from .._core.typing import Ids, Mask, Ranks, Rows
 from ..data.codes import CodeRows
 from ..data.columns import Column, take_rows
-from ..data.ids import AnyIds
+from ..data.ids import AnyIds, Numbers
 from ..data.keys import NO_ID, SearchKeys
 from ..data.names import NAMES, NameColumn, Names
 from ..data.sorted import is_in
@@ -52,9 +52,9 @@ class Origin(Protocol):
         """
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Segment:
-    """Rows that do not change.
+    """Rows that do not change. A segment equals itself alone.
 
     Attributes
     ----------
@@ -91,6 +91,13 @@ class Segment:
         """Number of removed rows that are still stored."""
         return int(np.count_nonzero(self.removed))
 
+    def present_ids(self) -> Ids:
+        """Return the ids of all rows that are not removed, ascending."""
+        if self.order.size:
+            rows = self._rows_of_ranks(np.arange(self.n_rows))
+            return self.ids[rows[~self.removed[rows]] if self.removed.size else rows]
+        return self.ids[~self.removed] if self.removed.size else self.ids
+
     def find(self, ids: Ids) -> Rows:
         """Return the row of each id, -1 for ids that this segment does not have or that are removed."""
         if not self.n_rows:
@@ -114,9 +121,11 @@ class Segment:
             return self.find(ids)
         return NameFinder.of(self.columns[NAMES]).find(ids, self.removed)
 
-    def rows_among(self, ids: AnyIds) -> Rows:
+    def rows_among(self, ids: AnyIds | Numbers) -> Rows:
         """Return the rows with one of `ids`, names or ascending integers, in the order of ids."""
-        if isinstance(ids, Names) or self.has_names:
+        if isinstance(ids, Numbers):
+            ids = ids.ids
+        elif isinstance(ids, Names) or self.has_names:
             rows = np.unique(self.find_any(ids))
             rows = rows[rows >= 0]
             return rows[np.argsort(self.ranks[rows])] if self.order.size else rows

@@ -112,7 +112,7 @@ class _Shrinking:
             found: Any = segment.columns["vectors"][rows]
             return found.astype(np.float32) if isinstance(found, SparseRows) else found.astype(np.float32, copy=False)
         column = segment.columns[str(before.ingest.kept_column)][rows]
-        vectors: Vectors = before.codec.kept.vectors_of(column, 1)
+        vectors: Vectors = before.codec.kept.vectors_of(column)
         if "norms" in segment.columns:
             with np.errstate(over="ignore"):  # of vectors as long as float32 allows
                 vectors *= segment.columns["norms"][rows][:, np.newaxis]

@@ -99,8 +99,9 @@ class Snapshot(NamedTuple):
 
     def ids(self) -> Ids:
         """Return all ids in ascending order."""
-        parts = [s.ids[~s.removed] if s.removed.size else s.ids for s in self.segments]
-        ids = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]))
+        parts = [segment.present_ids() for segment in self.segments]
+        # Stable sorts merge parts that are in order, and take little time if all are.
+        ids = np.sort(np.concatenate([np.empty(0, dtype=np.int64), *parts]), kind="stable")
         twice = ids[1:][ids[1:] == ids[:-1]]
         if twice.size:
             raise CorruptIndexFileError(f"id {twice[0]} must not occur twice")

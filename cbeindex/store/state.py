@@ -8,8 +8,8 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
+from numpy.typing import NDArray
 
-from .._core.threads import n_cores
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.columns import Column
@@ -53,6 +53,10 @@ class IndexState(NamedTuple):
     def encoder(self) -> Encoder | None:
         """The fitted encoder, None until the index is fitted."""
         return None if self.codec is None else self.codec.encoder
+
+    def frozen(self) -> IndexState:
+        """Return the state as it is now, for several searches of the same rows."""
+        return self._replace(rows=self.rows.frozen())
 
     def keeping(self, is_sparse: bool, has_names: bool = False) -> IndexState:
         """Return the state of an index without rows that stores vectors sparse or dense, with names or without."""
@@ -124,7 +128,7 @@ class IndexState(NamedTuple):
         snapshot.check_origins()
         ids = snapshot.ids()
         vectors = self._first_vectors(snapshot)
-        sample = vectors if sample is None else sample
+        sample = shortened(vectors if sample is None else sample, self.ingest.metric)
         encoder = prototype if is_ready(prototype) else fit_encoder(prototype, sample, self.ingest.metric)
         codec = self._codec_of(encoder, sample)
         state = self.with_codec(codec)
@@ -140,7 +144,7 @@ class IndexState(NamedTuple):
         if len(ids) < 2:
             raise ValueError(f"refit needs at least 2 vectors, got {len(ids)}")
         vectors = self.vectors_of(ids, snapshot)
-        sample = vectors[sample_rows(len(ids), self.ingest.dim)]
+        sample = shortened(vectors[sample_rows(len(ids), self.ingest.dim)], self.ingest.metric)
         codec = self._codec_of(fit_encoder(prototype, sample, self.ingest.metric), sample)
         state = self.with_codec(codec)
         state.rows.reserve(self.rows.next_id)
@@ -238,7 +242,7 @@ class IndexState(NamedTuple):
         column, columns = self._kept_rows(ids, snapshot), self.rows.columns
         assert self.codec is not None
         assert self.codec.kept is not None
-        vectors = self.codec.kept.vectors_of(column, n_cores())
+        vectors = self.codec.kept.vectors_of(column)
         if "norms" in columns:
             with np.errstate(over="ignore"):  # of vectors as long as float32 allows
                 vectors *= snapshot.column_of("norms", ids, columns["norms"])[:, np.newaxis]
@@ -294,18 +298,28 @@ def read_sample(source: VectorSource) -> VectorRows:
     return sample
 
 
-def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encoder:
-    """Return a copy of an encoder, fitted to vectors.
+def shortened(sample: VectorRows, metric: Metric) -> VectorRows:
+    """Return a sample whose very long vectors are shortened: a few would move centres away from most vectors.
 
-    Under "l2" and "ip", very long vectors are shortened. A few of them would move the centre away from most vectors.
+    Under "cosine" lengths do not matter, and the sample is returned as it is.
     """
-    norms = np.sqrt(squares(sample))
     if metric.name == "cosine":
+        return sample
+    norms = np.sqrt(squares(sample))
+    longest = tuning().longest_sample_norm * np.median(norms)
+    return _scaled(sample, np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0)))
+
+
+def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encoder:
+    """Return a copy of an encoder, fitted to vectors, which have norm 1 under "cosine"."""
+    if metric.name == "cosine":
+        norms = np.sqrt(squares(sample))
         scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
-        scales = np.minimum(scales, np.finfo(np.float32).max)  # the inverse of a subnormal norm exceeds float32
-    else:
-        longest = tuning().longest_sample_norm * np.median(norms)
-        scales = np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0))
+        sample = _scaled(sample, np.minimum(scales, np.finfo(np.float32).max))  # 1 / a subnormal norm exceeds float32
+    return fitted_copy(prototype, sample.to_csr(prototype.dim) if isinstance(sample, SparseRows) else sample)
+
+
+def _scaled(sample: VectorRows, scales: NDArray[np.float64]) -> VectorRows:
     if isinstance(sample, SparseRows):
-        return fitted_copy(prototype, sample.scaled(scales).to_csr(prototype.dim))
-    return fitted_copy(prototype, sample * scales[:, np.newaxis].astype(np.float32))
+        return sample.scaled(scales)
+    return sample * scales[:, np.newaxis].astype(np.float32)

@@ -10,6 +10,7 @@ from numpy.typing import NDArray
 from ... import kernels
 from ..._core.pages import is_beyond_memory, read_ahead
 from ..._core.tuning import tuning
+from ..._core.typing import Floats, Rows, Vectors
 from ...data.sparserows import VectorRows
 from .base import Candidates, ExactNearest, KeptVectors
 
@@ -29,6 +30,14 @@ class DenseVectors(KeptVectors):
             self.dense(queries), self.for_kernels(), self._ids, *candidates, self._metric.number, *found
         )  # fmt: skip
         return found
+
+    def distances(self, rows: Rows, query: Vectors) -> Floats:
+        """Return the exact distances from `query` to some rows."""
+        if is_beyond_memory(self._vectors):
+            read_ahead(self._vectors, rows)
+        distances: Floats = np.empty(len(rows), dtype=np.float32)
+        kernels.exact.distances(query, self.for_kernels(), rows, self._metric.number, distances)
+        return distances
 
     def for_kernels(self) -> NDArray[Any]:
         """Return the array in a type that kernels know."""

@@ -32,7 +32,7 @@ class LevelVectors(KeptVectors):
 
     def read(self, rows: Rows) -> Vectors:
         """Return the vectors that some rows stand for, under "cosine" of length 1."""
-        return self._codec.vectors_of(self._vectors[rows], 1)
+        return self._codec.vectors_of(self._vectors[rows])
 
     def distances(self, rows: Rows, query: Vectors) -> Floats:
         """Return the estimated distances from `query` to some rows."""

@@ -103,7 +103,7 @@ class CellCall:
     def __init__(self, segment: Segment, hidden: Mask, counts: CellCounts) -> None:
         cells: ResidualCells = segment.buckets
         codec, directory = cells.codec, cells.directory
-        self._n_rows, self._counts = segment.n_rows, counts
+        self._n_rows, self._n_cells, self._counts = segment.n_rows, cells.n_cells, counts
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
@@ -119,6 +119,12 @@ class CellCall:
             kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
         )  # fmt: skip
 
+    def shares_cells(self, n_queries: int, n_threads: int) -> bool:
+        """Tell whether enough of these queries visit the same cells to read cells once for all of them."""
+        n = min(-(-n_queries // n_threads), tuning().group_task_queries)
+        n_visits = n * min(self._counts.n_probes, self._n_cells)
+        return n >= tuning().least_group_queries and n_visits >= tuning().least_cell_visits * self._n_cells
+
     def of_projections(
         self, projections: Projections, shifts: Floats, queries: Vectors | None = None, n_threads: int = 1
     ) -> CellsFound:
@@ -126,13 +132,32 @@ class CellCall:
         found = CellsFound.empty(len(projections), self._counts)
         vectors = _NO_QUERIES if queries is None else queries
 
-        def search(some: slice, out: CellsFound) -> int:
+        def search(some: Any, out: CellsFound) -> int:
             is_sound = kernels.cellsearch.search_projections(
                 projections[some], shifts[some], vectors if queries is None else vectors[some], *self._arguments,
                 out.keys, out.distances, out.ids, out.visits,
             )  # fmt: skip
-            return some.stop if is_sound else -1
+            return len(out.ids) if is_sound else -1
 
+        def search_group(some: slice, out: CellsFound) -> int:
+            is_short = np.empty(len(out.ids), dtype=np.bool_)
+            is_sound = kernels.cellgroups.search_group(
+                projections[some], shifts[some], vectors if queries is None else vectors[some], *self._arguments,
+                out.keys, out.distances, out.ids, out.visits, is_short,
+            )  # fmt: skip
+            if not is_sound:
+                return -1
+            left = np.flatnonzero(is_short)
+            if len(left):
+                more = CellsFound.empty(len(left), self._counts)
+                if search(some.start + left, more) < 0:
+                    return -1
+                out.keys[left], out.distances[left], out.ids[left] = more.keys, more.distances, more.ids
+                out.visits[:] += more.visits
+            return len(out.ids)
+
+        if self.shares_cells(len(projections), n_threads):
+            return self._on_threads(search_group, found, n_threads, tuning().group_task_queries)
         return self._on_threads(search, found, n_threads)
 
     def of_vectors(
@@ -150,12 +175,15 @@ class CellCall:
             n: int = kernels.cellsearch.search_vectors(
                 queries[some], longest, *transform, *self._arguments, out.keys, out.distances, out.ids, out.visits
             )
-            return some.start + n if n >= 0 else -1
+            return n
 
         return self._on_threads(search, found, n_threads)
 
-    def _on_threads(self, search: Any, found: CellsFound, n_threads: int) -> CellsFound:
-        """Divide queries among threads. Each of them is searched on its own, so that results do not depend on it."""
+    def _on_threads(self, search: Any, found: CellsFound, n_threads: int, most: int | None = None) -> CellsFound:
+        """Divide queries among threads, at most `most` in a task. The results of a query do not depend on the others.
+
+        `search` returns how many queries of a task it has searched, or -1.
+        """
         n = len(found.ids)
         if n == 1:
             return found._replace(n_searched=self._checked(search(slice(0, 1), found)))
@@ -163,12 +191,13 @@ class CellCall:
 
         def task(start: int, stop: int) -> None:
             part = found.part(slice(start, stop))
-            n_done = self._checked(search(slice(start, stop), part))
+            n_done = start + self._checked(search(slice(start, stop), part))
             visits.append(part.visits)
             if n_done < stop:
                 n_searched.append(n_done)
 
-        step = max(1, min(tuning().cell_task_queries, -(-n // (2 * n_threads)) if n_threads > 1 else n))
+        most = most or tuning().cell_task_queries
+        step = max(1, min(most, -(-n // (2 * n_threads)) if n_threads > 1 else n))
         for_each_chunk(task, n, step, n_threads)
         return found._replace(visits=np.sum(visits, axis=0), n_searched=min(n_searched))
 

@@ -24,6 +24,7 @@ from ..measuring import measure, sample_rows
 from .base import BucketMaker, Buckets
 from .cellkernel import CellCall, CellCounts
 from .celltrial import CellTrial
+from .rangetrial import measure_ranges
 from .residualcells import ResidualCells
 from .spilling import Copies, empty_records, make_copies, second_cells
 from .trials import Sample
@@ -140,8 +141,10 @@ class CellMaker(BucketMaker):
         if self.queries is None or segment.n_rows < tuning().least_cell_segment_rows:
             return segment
         sample = Sample.of_rows(self.queries, segment, sample_rows(segment.n_rows))
-        calibration = measure(CellTrial(segment, sample), segment.n_rows)
-        return replace(segment, buckets=replace(segment.buckets, calibration=calibration))
+        trial = CellTrial(segment, sample)
+        calibration = measure(trial, segment.n_rows)
+        ranges = None if calibration is None else measure_ranges(trial, trial)
+        return replace(segment, buckets=replace(segment.buckets, calibration=calibration, ranges=ranges))
 
     def n_cells_of(self, n_rows: int) -> int:
         """Return how many cells a segment of `n_rows` rows should have."""

@@ -5,16 +5,18 @@ from __future__ import annotations
 from dataclasses import replace
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.typing import Floats, Projections, Rows
 from ...data.keys import EstimateKeys
 from ...data.source import VectorSource
+from ...distances.kept import KeptVectors
 from ...store.segment import Segment
 from .cellkernel import CellCall, CellCounts
 from .residualcells import ResidualCells
-from .trials import BucketTrial, Sample
+from .trials import BucketTrial, Sample, kept_of
 
 
 class CellTrial(BucketTrial):
@@ -29,7 +31,7 @@ class CellTrial(BucketTrial):
 
     def _projected(self) -> tuple[Projections, Floats]:
         """Return projections of the queries, and what they add to distances whatever the centre."""
-        codec, vectors, rows = self._sample.codec, self._sample.vectors, self._sample.rows
+        codec, vectors, rows = self.sample.codec, self.sample.vectors, self.sample.rows
         residuals = self._cells.codec
         if vectors is not None:
             source = VectorSource(vectors, codec.encoder.dim, "queries")
@@ -52,3 +54,34 @@ class CellTrial(BucketTrial):
         found = call.of_projections(self._projections[:n_queries], self._shifts[:n_queries], n_threads=n_cores())
         keys = EstimateKeys(found.keys)
         return np.where(keys.is_missing(), -1, keys.ranks())
+
+    # --- range search ---
+
+    def kept(self) -> KeptVectors | None:
+        """Return the kept vectors, whose rows are known by their places; None if there are none."""
+        return kept_of(self.sample.codec, self._segment)
+
+    @property
+    def n_visible(self) -> int:
+        """Number of rows that are not removed."""
+        return self._segment.n_rows - self._segment.n_removed
+
+    def visible_rows(self) -> Rows:
+        """Return the rows that are not removed."""
+        return np.flatnonzero(~self._hidden) if self._hidden.size else np.arange(self._segment.n_rows)
+
+    def cells_of(self, rows: Rows) -> Rows:
+        """Return the cells of some rows."""
+        return self._cells.cells_of(rows)
+
+    def gaps(self, n_queries: int) -> NDArray[np.float64]:
+        """Return how much farther each cell is than the nearest one, for the first queries, (n_queries, n_cells)."""
+        cells, directory = self._cells, self._cells.directory
+        products = self._projections[:n_queries, : cells.centroids.shape[1]] @ cells.centroids.T
+        distances = directory.bases.astype(np.float64) - directory.weight * products.astype(np.float64)
+        gaps: NDArray[np.float64] = distances - distances.min(axis=1, keepdims=True)
+        return gaps
+
+    def share_of_rows(self, gaps: NDArray[np.float64], gap: float) -> float:
+        """Return the share of the rows in the cells within a gap, on average over queries."""
+        return float(((gaps <= gap) @ np.diff(self._cells.offsets)).mean() / max(1, self._segment.n_rows))

@@ -14,12 +14,12 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..._core.tuning import tuning
-from ..._core.typing import Arrays, Rows
+from ..._core.typing import Arrays
 from ...data.codes import CodeRows
 from ...distances.vertices import RecordVertices, VertexCodec
 from ...errors import CorruptIndexFileError
 from ..calibration import Calibration, describe_calibration, load_calibration
-from ..plan import Cost, Plan
+from ..plan import Cost, Plan, Selection
 from ..queries import CodeQueries
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
@@ -92,17 +92,18 @@ class VertexGraph(Buckets):
         """The beam from which on rows are scanned."""
         return self.widest_beam
 
-    def is_clumped(self, rows: Rows) -> bool:
-        """Return whether rows have more neighbours among them than rows that are chosen at random would have."""
+    def depleted(self, selection: Selection) -> float:
+        """Return 1 if visible rows have more neighbours among them than random rows would have, and 0 otherwise."""
+        rows = selection.visible_rows()
         is_visible = np.zeros(self.n_rows, dtype=np.bool_)
         is_visible[rows] = True
         some = rows[:: max(1, len(rows) // tuning().clump_sample_rows)]
         neighbours = neighbours_of(self.records[some], self.codec.shape.n_columns)
         is_valid = (neighbours >= 0) & (neighbours < self.n_rows)
         if not is_valid.any():
-            return False
+            return 0.0
         share, found = len(rows) / max(1, self.n_rows), float(is_visible[neighbours[is_valid]].mean())
-        return found > share + (1 - tuning().clumped_share) * (1 - share)
+        return float(found > share + (1 - tuning().clumped_share) * (1 - share))
 
     def microseconds(self, effort: int | None) -> float:
         """Return the time that a walk takes, or a scan, apart from exact distances."""

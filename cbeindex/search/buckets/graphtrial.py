@@ -24,7 +24,7 @@ class GraphTrial(BucketTrial):
 
     def _projected(self) -> tuple[Projections, Floats]:
         """Return projections of the queries, and slope and intercept of their distances."""
-        codec, vectors, rows = self._graph.codec, self._sample.vectors, self._sample.rows
+        codec, vectors, rows = self._graph.codec, self.sample.vectors, self.sample.rows
         if vectors is not None:
             row_squares = codec.metric.check(VectorSource(vectors, codec.rotation.dim, "queries"), 0, vectors)
             return codec.project_queries(vectors, row_squares, self._graph.longest, n_cores())
@@ -40,7 +40,7 @@ class GraphTrial(BucketTrial):
         counts, places = GraphCounts(beam, beam, n, 0, n), np.arange(n_rows)
         call = GraphCall(self._graph.codec, self._segment, self._hidden, counts, ids=places)
         no_vectors = np.empty((n_queries, 0), dtype=np.float32)
-        rows = None if beam == 0 else self._sample.rows
+        rows = None if beam == 0 else self.sample.rows
         found = call.of_projections(
             self._projections[:n_queries], self._lines[:n_queries], no_vectors, n_cores(),
             skipped=None if rows is None else rows[:n_queries],

@@ -25,8 +25,9 @@ from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
 from ...errors import CorruptIndexFileError
 from ..calibration import Calibration, describe_calibration, load_calibration
-from ..plan import Cost, Plan
+from ..plan import Cost, Plan, Selection
 from ..queries import CodeQueries
+from ..rangecalibration import RangeCalibration, describe_ranges, load_ranges
 from ..view import View
 from .base import ArrayReader, BucketResult, Buckets
 from .centroids import derived
@@ -68,6 +69,8 @@ class ResidualCells(Buckets):
         Rows in their second cells.
     calibration : Calibration, or None
         What a number of probes finds; None for few rows.
+    ranges : RangeCalibration, or None
+        Which cells a range search visits; None if it visits all of them.
     """
 
     codec: ResidualCodec
@@ -78,6 +81,7 @@ class ResidualCells(Buckets):
     cell_centres: NDArray[np.uint16]
     copies: Copies
     calibration: Calibration | None = None
+    ranges: RangeCalibration | None = None
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -167,13 +171,21 @@ class ResidualCells(Buckets):
         """Number of probes that visits all rows."""
         return self.n_cells
 
-    def is_clumped(self, rows: Rows) -> bool:
-        """Return whether rows are in fewer cells than rows that are chosen at random would be."""
-        counts = np.zeros(self.n_rows + 1, dtype=np.int64)
-        counts[rows + 1] = 1
-        n_occupied = np.count_nonzero(np.diff(np.cumsum(counts)[self.offsets]))
-        expected = float(np.sum(1 - (1 - len(rows) / max(1, self.n_rows)) ** np.diff(self.offsets)))
-        return bool(n_occupied < tuning().clumped_share * expected)
+    def depleted(self, selection: Selection) -> float:
+        """Return the share of rows in cells where hardly any row is visible, beyond what is expected of random rows.
+
+        Of few visible rows, it is 1 if they are in fewer cells than random rows would be, and 0 otherwise.
+        """
+        present = _counts_in(self.offsets, selection.segment.removed)
+        share = selection.n_visible / max(1, int(present.sum()))
+        expected = share * present
+        if selection.rows is not None:
+            n_occupied = np.count_nonzero(np.bincount(self.cells_of(selection.rows), minlength=self.n_cells))
+            return float(n_occupied < tuning().clumped_share * np.sum(1 - np.exp(-expected)))
+        is_depleted = _counts_in(self.offsets, selection.hidden) < np.maximum(1, tuning().depleted_density * expected)
+        # Of a Poisson distribution, as far as it matters.
+        by_chance = np.exp(-expected) * np.where(tuning().depleted_density * expected > 1, 1 + expected, 1)
+        return max(0.0, float(present @ (is_depleted - by_chance)) / max(1, int(present.sum())))
 
     def microseconds(self, effort: int | None) -> float:
         """Return the time that a search of the cells takes, apart from exact distances."""
@@ -200,7 +212,8 @@ class ResidualCells(Buckets):
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
         spilled = {"has_copies": True} if len(self.copies.records) else {}
-        return {"n_cells": self.n_cells} | spilled | describe_calibration(self.calibration)
+        measured = describe_calibration(self.calibration) | describe_ranges(self.ranges)
+        return {"n_cells": self.n_cells} | spilled | measured
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
@@ -239,7 +252,8 @@ class ResidualCells(Buckets):
             copies = Copies(of_copies, read("copy_starts", np.int64, n_cells + 1))
             if copies.starts[0] != 0 or copies.starts[-1] != len(of_copies) or (np.diff(copies.starts) < 0).any():
                 raise ValueError(f"records of copies must ascend from 0 to {len(of_copies)}")
-        return cls(codec, records, starts, offsets, centroids, centres, copies, load_calibration(described))
+        calibration, ranges = load_calibration(described), load_ranges(described)
+        return cls(codec, records, starts, offsets, centroids, centres, copies, calibration, ranges)
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""
@@ -286,6 +300,15 @@ class ResidualCells(Buckets):
         rows = (self.offsets[cell] + within)[:, np.newaxis] + np.arange(RECORD_ROWS)
         expected: Rows = np.where(rows < self.offsets[cell + 1][:, np.newaxis], rows, -1)
         return expected
+
+
+def _counts_in(offsets: Rows, hidden: Mask) -> Rows:
+    """Return how many rows of each cell are not hidden."""
+    if not hidden.size:
+        return np.diff(offsets)
+    before = np.zeros(len(hidden) + 1, dtype=np.int64)
+    np.cumsum(~hidden, out=before[1:])
+    return np.diff(before[offsets])
 
 
 def _centre_type(codec: ResidualCodec) -> type[np.unsignedinteger[Any]]:

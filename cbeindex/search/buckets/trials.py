@@ -11,12 +11,13 @@ import numpy as np
 from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Floats, Mask, Rows
+from ..._core.typing import Mask, Rows
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
 from ...store.segment import NOT_HIDDEN, Segment
 from .. import exact
+from ..topk import TopK
 
 
 class Sample(NamedTuple):
@@ -41,7 +42,7 @@ class Sample(NamedTuple):
     @classmethod
     def of_rows(cls, codec: Codec, segment: Segment, rows: Rows) -> Sample:
         """Take rows of a segment for queries."""
-        kept = _kept(codec, segment)
+        kept = kept_of(codec, segment)
         return cls(codec, None if kept is None else kept.read(rows), rows)
 
     @property
@@ -63,10 +64,10 @@ class BucketTrial(ABC):
 
     most_effort: int
     deepest: int = 0
-    _first: Floats | None = None
+    _near: TopK | None = None
 
     def __init__(self, segment: Segment, sample: Sample) -> None:
-        self._segment, self._sample = segment, sample
+        self._segment, self.sample = segment, sample
         self._hidden: Mask = segment.removed if segment.removed.size else NOT_HIDDEN
         self.n_queries = sample.n_queries
 
@@ -76,7 +77,7 @@ class BucketTrial(ABC):
 
     def candidates(self, effort: int, n: int, n_queries: int) -> Rows:
         """Return the nearest `n` rows by estimate that the first queries find with an effort, -1 behind them."""
-        own = self._sample.rows
+        own = self.sample.rows
         if own is None:
             return self._find(effort, n, n_queries)
         rows = self._find(effort, n + 1, n_queries)
@@ -87,45 +88,55 @@ class BucketTrial(ABC):
     def truth(self, k: int, n_queries: int) -> Rows:
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
 
-        Estimates of all rows choose the rows whose vectors are read, enough of them that none is missed: the deeper
-        half must hold hardly any of the nearest.
+        Estimates of all rows choose the rows whose vectors are read. A few queries tell how many it takes: the deeper
+        half must hold hardly any of the nearest. Where it takes many, there are fewer queries than were asked for.
         """
-        if self._sample.truth is not None:
-            return self._sample.truth[:n_queries, :k]
-        kept, n_rows, limits = _kept(self._sample.codec, self._segment), self._segment.n_rows, tuning()
+        if self.sample.truth is not None:
+            return self.sample.truth[:n_queries, :k]
+        if self._near is not None and k <= self._near.ids.shape[1]:
+            return self._near.ids[:n_queries, :k]
+        kept, limits = kept_of(self.sample.codec, self._segment), tuning()
         if kept is None:
             return self.candidates(self.most_effort, k, n_queries)
-        n = max(limits.true_rows_of_k * k, limits.least_true_rows)
-        while True:
-            rows = self.candidates(self.most_effort, min(n, n_rows), n_queries)
-            near = self._nearest(kept, rows, k)
-            self.deepest = max(self.deepest, n // 2)
-            if (
-                n >= min(n_rows, limits.most_true_rows)
-                or _share_among(near, rows[:, n // 2 :], n_rows) <= limits.deep_share
-            ):
-                return near
+        n, n_first = max(limits.true_rows_of_k * k, limits.least_true_rows), min(n_queries, limits.pilot_queries)
+        while not self._reaches(kept, n, k, n_first):
             n *= 2
+        self.deepest = max(self.deepest, n // 2)
+        n_taken = max(n_first, min(n_queries, limits.calibration_reads // n))
+        near = self._nearest(kept, self._best(n, n_taken), k)
+        if n_queries == self.n_queries:
+            self._near = near
+        return near.ids
 
-    def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> Rows:
+    def _reaches(self, kept: KeptVectors, n: int, k: int, n_queries: int) -> bool:
+        """Return whether the best `n` rows by estimate hold nearly all of the `k` nearest, or are all that is tried."""
+        n_rows, limits = self._segment.n_rows, tuning()
+        if n >= min(n_rows, limits.most_true_rows):
+            return True
+        rows = self._best(n, n_queries)
+        return _share_among(self._nearest(kept, rows, k).ids, rows[:, n // 2 :], n_rows) <= limits.deep_share
+
+    def _best(self, n: int, n_queries: int) -> Rows:
+        """Return the best `n` of all rows by estimate."""
+        return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries)
+
+    def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
-        assert self._sample.vectors is not None
+        assert self.sample.vectors is not None
         candidates = Candidates(
             np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
         )
-        near = exact.nearest(kept, self._sample.vectors[: len(rows)], candidates, k, n_cores())[0]
-        if len(rows) == self.n_queries:
-            self._first = near.distances[:, 0]
-        return near.ids
+        return exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
 
     def far(self) -> float:
         """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.
 
         Products do not tell how far a query is. Queries of the caller have been measured themselves.
         """
-        if self._first is None or self._sample.codec.metric.name == "ip":
+        if self._near is None or self.sample.codec.metric.name == "ip":
             return math.inf
-        found = self._first[np.isfinite(self._first)]  # a query may be the only row that is not removed
+        first = self._near.distances[:, 0]
+        found = first[np.isfinite(first)]  # a query may be the only row that is not removed
         return float(np.quantile(found, tuning().near_share)) if found.size else math.inf
 
 
@@ -137,7 +148,7 @@ def _share_among(near: Rows, rows: Rows, n_rows: int) -> float:
     return float(found.sum() / max(1, near.size))
 
 
-def _kept(codec: Codec, segment: Segment) -> KeptVectors | None:
+def kept_of(codec: Codec, segment: Segment) -> KeptVectors | None:
     """Return the kept vectors of a segment, whose rows are known by their places; None if there are none."""
     if "vectors" not in segment.columns:
         return None

@@ -1,0 +1,139 @@
+"""Many queries in the cells of a segment: a cell is read once for all queries of a group that visit it.
+
+One query after the other reads most cells from memory each time, and then the memory is the limit. Here, up to four
+queries share the look-ups in a record, and those that follow find it in a cache. Each query first visits its nearest
+cells alone, because the rows there give a bound that rules out most of the rows in the others. The results are those
+of `cellsearch.py`.
+"""
+
+from typing import Any
+
+import numpy as np
+
+from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
+from .asymmetric import float_of_key
+from .cellscan import scan_visits
+from .cellsteps import (
+    LARGEST,
+    begin_query,
+    count_visits,
+    in_order,
+    read_found,
+    room_for_keys,
+    scan_precisely,
+    shifts_of_cells,
+)
+from .estimates import Records
+from .jit import njit
+from .kept import KeptRows, forget_shifts
+from .topk import keep_smallest
+
+
+@njit(cache=True, nogil=True)
+def order_by_cell(cells: Rows, n_made: Rows, n_plain: Rows, begins: Rows, queries: Rows, visits: Rows) -> int:
+    """Put the visits that are left in the order of cells; return their number.
+
+    Probes [n_made[query], n_plain[query]) of a query are left. The visits of cell c get the places
+    [begins[c], begins[c + 1]): `queries` says whose they are, and `visits` the numbers query * n_probes + probe.
+    """
+    n_queries, n_probes = cells.shape
+    begins[:] = 0
+    for query in range(n_queries):
+        for probe in range(n_made[query], n_plain[query]):
+            begins[cells[query, probe] + 2] += 1
+    for i in range(2, begins.size):
+        begins[i] += begins[i - 1]
+    for query in range(n_queries):
+        for probe in range(n_made[query], n_plain[query]):
+            place = begins[cells[query, probe] + 1]
+            queries[place], visits[place] = query, query * n_probes + probe
+            begins[cells[query, probe] + 1] += 1
+    return int(begins[begins.size - 1])
+
+
+@njit(cache=True, nogil=True)
+def n_first_cells(cells: Rows, starts: Rows, n_rows: int) -> int:
+    """Return how many of the first cells hold `n_rows` rows, if they are full."""
+    n, count = 0, 0
+    while n < cells.size and count < n_rows:
+        count += 32 * (starts[cells[n] + 1] - starts[cells[n]])
+        n += 1
+    return n
+
+
+@njit(cache=True, nogil=True)
+def search_group(
+    projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
+    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
+    copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
+    kept: KeptRows, metric: int, sizes: Rows, room: int, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    is_short: Mask,
+) -> bool:  # fmt: skip
+    """Find the nearest rows of queries; parameters are those of `cellsearch.search_projections`.
+
+    Queries that find fewer rows than they must are marked in `is_short`. They have no results and are not counted.
+    """
+    n_queries, n_cells, n_bytes = projections.shape[0], bases.size, (centres.shape[1] * bits + 7) // 8
+    n_probes, n_found, with_copies = sizes[0], sizes[2], copies.shape[0] > 0
+    n_kept = 2 * n_found if with_copies else n_found
+    tables, precise_tables = np.empty((n_queries, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
+    near, chosen = np.empty(32 * directory.shape[0], dtype=np.float32), np.empty(n_cells, dtype=np.uint64)
+    cells = np.empty((n_queries, n_probes), dtype=np.int64)
+    shifts, centre_shifts = np.empty(cells.shape, dtype=np.float32), np.empty((centres.shape[0], 2), dtype=np.float32)
+    steps, product_offsets = np.empty(n_queries, dtype=np.float32), np.empty(n_queries, dtype=np.float32)
+    n_made, n_plain = np.empty(n_queries, dtype=np.int64), np.empty(n_queries, dtype=np.int64)
+    found, seen = room_for_keys(n_queries, n_found, with_copies)
+    counts, bounds = np.zeros(n_queries, dtype=np.int64), np.full(n_queries, LARGEST)
+    one, begin_one = np.zeros(n_probes, dtype=np.int64), np.arange(n_probes + 1)
+    for i in range(n_queries):
+        z, own = projections[i], slice(i, i + 1)
+        steps[i], product_offsets[i] = begin_query(
+            z, bits, weights, directory, centroids, bases, n_probes, sizes[1], tables[own], near, chosen
+        )
+        n_plain[i] = shifts_of_cells(
+            z, query_shifts[i], centres, weights, chosen, n_probes, cell_centres, cells[i], shifts[i], centre_shifts
+        )
+        n = n_first_cells(cells[i, : n_plain[i]], starts, 2 * n_kept)
+        n_made[i] = n
+        scan_visits(
+            cells[i, :n], begin_one[: n + 1], one, shifts[i], tables[own], False, steps[own], product_offsets[own],
+            records, starts, n_bytes, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+        )  # fmt: skip
+        if with_copies:
+            scan_visits(
+                cells[i, :n], begin_one[: n + 1], one, shifts[i], tables[own], False, steps[own], product_offsets[own],
+                copies, copy_starts, n_bytes, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+            )  # fmt: skip
+        if n_plain[i] < n_probes:
+            scan_precisely(
+                z, bits, cells[i, n_plain[i] :], shifts[i, n_plain[i] :], precise_tables, records, starts, copies,
+                copy_starts, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+            )  # fmt: skip
+        if counts[i] > n_kept:
+            bounds[i] = float_of_key(keep_smallest(found[i], counts[i], n_kept))
+            counts[i] = n_kept
+    begins, every_cell = np.empty(n_cells + 2, dtype=np.int64), np.arange(n_cells)
+    visitors, numbers = np.empty(cells.size, dtype=np.int64), np.empty(cells.size, dtype=np.int64)
+    n = order_by_cell(cells, n_made, n_plain, begins, visitors, numbers)
+    visit_shifts = np.empty(n, dtype=np.float32)
+    for i in range(n):
+        visit_shifts[i] = shifts.flat[numbers[i]]
+    for part in range(2 if with_copies else 1):
+        codes, places = (copies, copy_starts) if part else (records, starts)
+        scan_visits(
+            every_cell, begins, visitors, visit_shifts, tables, False, steps, product_offsets, codes, places, n_bytes,
+            hidden, ranks, n_kept, found, counts, bounds,
+        )  # fmt: skip
+    for i in range(n_queries):
+        n = in_order(found[i], counts[i], n_found, with_copies, seen)
+        is_short[i] = n < sizes[3] and n_probes < n_cells
+        if not is_short[i]:
+            count_visits(cells[i], starts, copy_starts, with_copies, visits)
+            forget_shifts(centre_shifts)
+            if not read_found(
+                projections[i], query_shifts[i], queries[i] if vectors.shape[0] > 0 else queries[0], centres, weights,
+                order, ids, vectors, kept, sizes[4], metric, centre_shifts, found[i], n, keys[i], distances[i],
+                result_ids[i], visits,
+            ):  # fmt: skip
+                return False
+    return True

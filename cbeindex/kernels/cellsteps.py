@@ -1,0 +1,205 @@
+"""The steps of a query in the cells of a segment: tables and cells, the nearest rows by estimate, and by vectors."""
+
+from typing import Any
+
+import numpy as np
+
+from .._core.typing import Floats, Ids, Keys, Mask, Ranks, Rows, Vectors
+from .cellscan import choose_cells, drop_copies, estimate_cells, offset_of_products, scan_visits
+from .dots import dot_floats
+from .estimates import Records
+from .exact import clear, distance_of, insert, is_farther, product
+from .jit import njit
+from .kept import KeptRows, forget_shifts, read_kept, shift_of
+from .prefetch import prefetch
+from .querytables import Tables, fill_tables
+from .sorting import sort_keys
+from .topk import NO_KEY, keep_smallest
+
+LARGEST = np.float32(np.finfo(np.float32).max)
+# Cells that are visited in order. The rows in them give a bound that rules out most of the rows in others.
+FIRST_CELLS = 8
+
+
+@njit(cache=True, nogil=True)
+def read_exactly(
+    query: Vectors, vectors: Vectors, ids: Ids, order: Ranks, keys: Keys, n: int, metric: int, near: Floats,
+    near_ids: Ids,
+) -> int:  # fmt: skip
+    """Write the nearest of `n` candidates by exact distance; return how many vectors were read, or -1.
+
+    -1: a file holds an order of rows that do not exist.
+    """
+    k, dim = near.size, vectors.shape[1]
+    slack = 1e-6 * np.sqrt(dim)
+    square = product(query, query) if metric != 0 else 0.0
+    clear(near, near_ids)
+    rows = np.empty(n, dtype=np.int64)
+    for i in range(n):
+        rank = np.int64(keys[i] & np.uint64(0xFFFFFFFF))
+        rows[i] = np.int64(order[rank]) if rank < order.size else -1
+        if rows[i] < 0 or rows[i] >= vectors.shape[0]:
+            return -1
+        for j in range(0, dim if i < 8 else 0, 16):
+            prefetch(vectors, rows[i] * dim + j)
+    for i in range(n):
+        if i + 8 < n:
+            for j in range(0, dim, 16):
+                prefetch(vectors, rows[i + 8] * dim + j)
+        row = rows[i]
+        if i < k or not is_farther(vectors[row], query, square, metric, slack, near[k - 1]):
+            insert(distance_of(vectors[row], query, square, metric), ids[row], near, near_ids, i)
+    return n
+
+
+@njit(cache=True, nogil=True)
+def shifts_of_cells(
+    z: Floats, query_shift: float, centres: Floats, weights: Floats, chosen: Keys, n: int, cell_centres: Any,
+    cells: Rows, visit_shifts: Floats, shifts: Floats,
+) -> int:  # fmt: skip
+    """Write the first `n` of the chosen cells, and what the query adds to the distances of rows in each.
+
+    Cells in which the rounding of plain tables would matter come last. Returns the number of the others. `shifts`, of
+    centres, is memory to work in.
+    """
+    square, n_plain, n_left = dot_floats(z, z, 0, z.size), 0, n
+    forget_shifts(shifts)
+    for i in range(n):
+        cell = np.int64(chosen[i] & np.uint64(0xFFFFFFFF))
+        centre = np.int64(cell_centres[cell])
+        if np.isnan(shifts[centre, 0]):
+            shift_of(z, query_shift, centres, centre, weights, shifts)
+        if shifts[centre, 1] < weights[3] * square:
+            n_left -= 1
+            place = n_left
+        else:
+            place = n_plain
+            n_plain += 1
+        cells[place], visit_shifts[place] = cell, shifts[centre, 0]
+    return n_plain
+
+
+@njit(cache=True, nogil=True)
+def scan_precisely(
+    z: Floats, bits: int, cells: Rows, visit_shifts: Floats, precise_tables: Tables, records: Records, starts: Rows,
+    copies: Records, copy_starts: Rows, hidden: Mask, ranks: Ranks, k: int, found: Any, counts: Rows, bounds: Floats,
+) -> None:  # fmt: skip
+    """Visit cells, and copies in them, for one query with precise tables; arrays of queries are those of this one."""
+    step, product_offset = fill_tables(z, bits, True, precise_tables[0])
+    steps, offsets = np.full(1, step), np.full(1, product_offset)
+    begins, queries = np.arange(cells.size + 1), np.zeros(cells.size, dtype=np.int64)
+    for part in range(2 if copies.shape[0] > 0 else 1):
+        codes, places = (copies, copy_starts) if part else (records, starts)
+        scan_visits(
+            cells, begins, queries, visit_shifts, precise_tables, True, steps, offsets, codes, places,
+            (z.size * bits + 7) // 8, hidden, ranks, k, found, counts, bounds,
+        )  # fmt: skip
+
+
+@njit(cache=True, nogil=True)
+def scan_cells(
+    z: Floats, query_shift: float, centres: Floats, bits: int, weights: Floats, chosen: Keys, n_cells: int,
+    cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks,
+    k: int, step: float, product_offset: float, tables: Tables, precise_tables: Tables, shifts: Floats, found: Any,
+    counts: Rows, bounds: Floats, visits: Rows,
+) -> None:  # fmt: skip
+    """Scan the first `n_cells` of the chosen cells, and copies in them, for the query `z`.
+
+    Adds to the keys of earlier calls. The `k` smallest of the first `counts[0]` keys of `found[0]` are right.
+    """
+    cells, visit_shifts = np.empty(n_cells, dtype=np.int64), np.empty(n_cells, dtype=np.float32)
+    n_plain = shifts_of_cells(
+        z, query_shift, centres, weights, chosen, n_cells, cell_centres, cells, visit_shifts, shifts
+    )
+    steps, offsets = np.full(1, step), np.full(1, product_offset)
+    begins, queries = np.arange(n_plain + 1), np.zeros(n_plain, dtype=np.int64)
+    for part in range(2 if copies.shape[0] > 0 else 1):
+        codes, places = (copies, copy_starts) if part else (records, starts)
+        scan_visits(
+            cells[:n_plain], begins, queries, visit_shifts[:n_plain], tables, False, steps, offsets, codes, places,
+            (z.size * bits + 7) // 8, hidden, ranks, k, found, counts, bounds,
+        )  # fmt: skip
+    if n_plain < n_cells:
+        scan_precisely(
+            z, bits, cells[n_plain:], visit_shifts[n_plain:], precise_tables, records, starts, copies, copy_starts,
+            hidden, ranks, k, found, counts, bounds,
+        )  # fmt: skip
+    count_visits(cells, starts, copy_starts, copies.shape[0] > 0, visits)
+
+
+@njit(cache=True, nogil=True)
+def count_visits(cells: Rows, starts: Rows, copy_starts: Rows, has_copies: bool, visits: Rows) -> None:
+    """Count the rows in cells that are visited, and the cells."""
+    for cell in cells:
+        visits[0] += 32 * (starts[cell + 1] - starts[cell])
+        if has_copies:
+            visits[0] += 32 * (copy_starts[cell + 1] - copy_starts[cell])
+    visits[1] += cells.size
+
+
+@njit(cache=True, nogil=True)
+def in_order(found: Keys, count: int, n_found: int, with_copies: bool, seen: Rows) -> int:
+    """Leave the `n_found` smallest of `count` keys in ascending order, each row once; return their number."""
+    n_kept = 2 * n_found if with_copies else n_found
+    if count > n_kept:
+        keep_smallest(found, count, n_kept)
+        count = n_kept
+    sort_keys(found, 0, count)
+    return drop_copies(found, count, n_found, seen) if with_copies else count
+
+
+@njit(cache=True, nogil=True)
+def read_found(
+    z: Floats, query_shift: float, query: Vectors, centres: Floats, weights: Floats, order: Ranks, ids: Ids,
+    vectors: Vectors, kept: KeptRows, kept_bits: int, metric: int, shifts: Floats, found: Keys, n: int, keys: Keys,
+    distances: Floats, result_ids: Ids, visits: Rows,
+) -> bool:  # fmt: skip
+    """Write the nearest of `n` rows that were found by estimate, by the distances of vectors if there are any."""
+    if kept.shape[0] > 0:
+        n_read = read_kept(
+            z, query_shift, kept, kept_bits, centres, weights, shifts, ids, order, found, n, distances, result_ids
+        )
+    elif vectors.shape[0] > 0:
+        n_read = read_exactly(query, vectors, ids, order, found, n, metric, distances, result_ids)
+    else:
+        for i in range(n):
+            keys[i] = found[i]
+        for i in range(n, keys.size):
+            keys[i] = NO_KEY
+        return True
+    visits[2] += max(0, n_read)
+    return bool(n_read >= 0)
+
+
+@njit(cache=True, nogil=True)
+def begin_query(
+    z: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats, n_probes: int,
+    n_exact: int, tables: Tables, distances: Floats, cells: Keys,
+) -> tuple[float, float]:  # fmt: skip
+    """Make the tables of a query and choose its cells; return the step and the offset of products.
+
+    `tables` has one row, and `distances` is memory to work in. Unless all cells are visited, the nearest
+    `FIRST_CELLS` are in order.
+    """
+    n_cells, width = centroids.shape
+    step, product_offset = fill_tables(z, bits, False, tables[0])
+    if n_probes < n_cells:
+        cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
+        if n_exact < n_cells:
+            estimate_cells(tables, step, cell_offset, directory, (width * bits + 7) // 8, distances)
+        n_first = min(n_probes, FIRST_CELLS)
+        choose_cells(z, centroids, bases, weights[2], n_exact, n_probes, n_first, distances, cells)
+    else:
+        for cell in range(n_cells):
+            cells[cell] = np.uint64(cell)
+    return step, product_offset
+
+
+@njit(cache=True, nogil=True)
+def room_for_keys(n_queries: int, n_found: int, has_copies: bool) -> Any:
+    """Return memory for the keys of queries, a row for each, and for telling copies among those of one query."""
+    n_kept = 2 * n_found if has_copies else n_found
+    size = 1
+    while has_copies and size < 2 * n_kept:
+        size *= 2
+    return np.empty((n_queries, n_kept + min(n_kept, 64) + 96), dtype=np.uint64), np.empty(size, dtype=np.int64)
