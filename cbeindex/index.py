@@ -465,6 +465,7 @@ class CBEIndex(Saveable):
                 raise ValueError(
                     'tune needs cells or a graph, and vectors: make the index with buckets="auto" and vectors="float32"'
                 )
+            self._state.rows.snapshot().check_origins()  # stored rows stand for queries, too
             n = n_true(n_results, len(self))
             n_read = TRUE_CANDIDATES * n if self._state.ingest.kept_column == "vectors" else None
             options = n, "scan", "auto", n_read, None

@@ -229,7 +229,7 @@ def change_array(rng: random.Random, file: IndexFile) -> str:
 def copy_ids(rng: random.Random, file: IndexFile) -> str:
     """Give rows of one segment the ids of another one."""
     arrays = [section for section in file.sections if section.data and not section.fields]
-    ids = [section for section in arrays if str(section.name).endswith("/ids") and section.array.ndim]
+    ids = [section for section in arrays if str(section.name).endswith("/ids") and section.array.ndim == 1]
     if len(ids) < 2:
         return "one segment"
     one, other = rng.sample(ids, 2)

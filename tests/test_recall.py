@@ -284,9 +284,7 @@ def test_queries_that_are_far_from_all_rows_are_searched_again(kind):
     check_equal(index.search(queries.tolist(), 10, recall=0.8), found)
     for i in (0, 7):
         np.testing.assert_array_equal(index.search(queries[i], 10, recall=0.8).ids, found.ids[i])
-    before = index.search(queries, 10, recall=0.9)  # half of the misses, and more candidates
     assert found.stats["vectors_read"] > index.search(near, 10, recall=0.8).stats["vectors_read"]
-    assert before.stats["vectors_read"] >= found.stats["vectors_read"]
 
 
 def test_allowed_rows_that_are_near_each_other_are_all_searched():

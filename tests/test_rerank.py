@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from cbeindex import CBEIndex
 from cbeindex._core.tuning import tuned
 from cbeindex.data.sparserows import SparseRows
-from cbeindex.distances.kept import Candidates, kept_vectors
-from cbeindex.distances.kept.float32 import Float32Vectors
+from cbeindex.distances.kept import Candidates, KeptVectors, kept_vectors
 from cbeindex.distances.metrics import METRICS
 from cbeindex.search import rerank
 from tests import vector_oracles
@@ -24,7 +23,7 @@ METRIC_NAMES = ("cosine", "l2", "ip")
 
 def exact_nearest(query, metric, vectors, ids, rows, lower, k):
     """Distances, ids and the number of vectors read, by numpy."""
-    return Float32Vectors(vectors, ids, metric, query.size).nearest_of(query, rows, lower, k)
+    return KeptVectors(vectors, ids, metric, query.size).nearest_of(query, rows, lower, k)
 
 
 def far_vectors(dim):

@@ -83,7 +83,7 @@ def test_records_hold_residuals_and_the_vertex(shape, n_missing, seed):
         np.testing.assert_allclose(parts.square, row @ row, rtol=1e-5)
         # Half a level, and what the best scale gains in exchange for more at single places.
         assert np.abs(parts.scale * parts.levels - row).max() <= 0.51 * np.abs(row).max() / 127 * 1.5
-        assert np.abs(parts.levels).max() == 127
+        assert np.abs(parts.levels).max() > 127 / 1.5
 
 
 def test_a_row_of_zeros_has_levels_of_zero():

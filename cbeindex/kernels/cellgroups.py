@@ -27,6 +27,7 @@ from .estimates import Records
 from .jit import njit
 from .kept import KeptRows, forget_shifts
 from .topk import keep_smallest
+from .views import read_only
 
 
 @njit(cache=True, nogil=True)
@@ -86,7 +87,7 @@ def search_group(
     counts, bounds = np.zeros(n_queries, dtype=np.int64), np.full(n_queries, LARGEST)
     one, begin_one = np.zeros(n_probes, dtype=np.int64), np.arange(n_probes + 1)
     for i in range(n_queries):
-        z, own = projections[i], slice(i, i + 1)
+        z, own = read_only(projections[i]), slice(i, i + 1)
         steps[i], product_offsets[i] = begin_query(
             z, bits, weights, directory, centroids, bases, n_probes, sizes[1], tables[own], near, chosen
         )
@@ -130,10 +131,10 @@ def search_group(
         if not is_short[i]:
             count_visits(cells[i], starts, copy_starts, with_copies, visits)
             forget_shifts(centre_shifts)
+            query = queries[i if vectors.shape[0] > 0 else 0]
             if not read_found(
-                projections[i], query_shifts[i], queries[i] if vectors.shape[0] > 0 else queries[0], centres, weights,
-                order, ids, vectors, kept, sizes[4], metric, centre_shifts, found[i], n, keys[i], distances[i],
-                result_ids[i], visits,
+                read_only(projections[i]), query_shifts[i], read_only(query), centres, weights, order, ids, vectors,
+                kept, sizes[4], metric, centre_shifts, found[i], n, keys[i], distances[i], result_ids[i], visits,
             ):  # fmt: skip
                 return False
     return True

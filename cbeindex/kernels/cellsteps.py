@@ -52,7 +52,7 @@ def read_exactly(
     return n
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def shifts_of_cells(
     z: Floats, query_shift: float, centres: Floats, weights: Floats, chosen: Keys, n: int, cell_centres: Any,
     cells: Rows, visit_shifts: Floats, shifts: Floats,
@@ -79,7 +79,7 @@ def shifts_of_cells(
     return n_plain
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def scan_precisely(
     z: Floats, bits: int, cells: Rows, visit_shifts: Floats, precise_tables: Tables, records: Records, starts: Rows,
     copies: Records, copy_starts: Rows, hidden: Mask, ranks: Ranks, k: int, found: Any, counts: Rows, bounds: Floats,
@@ -137,7 +137,7 @@ def count_visits(cells: Rows, starts: Rows, copy_starts: Rows, has_copies: bool,
     visits[1] += cells.size
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def in_order(found: Keys, count: int, n_found: int, with_copies: bool, seen: Rows) -> int:
     """Leave the `n_found` smallest of `count` keys in ascending order, each row once; return their number."""
     n_kept = 2 * n_found if with_copies else n_found
@@ -148,7 +148,7 @@ def in_order(found: Keys, count: int, n_found: int, with_copies: bool, seen: Row
     return drop_copies(found, count, n_found, seen) if with_copies else count
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def read_found(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, weights: Floats, order: Ranks, ids: Ids,
     vectors: Vectors, kept: KeptRows, kept_bits: int, metric: int, shifts: Floats, found: Keys, n: int, keys: Keys,
@@ -171,7 +171,7 @@ def read_found(
     return bool(n_read >= 0)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def begin_query(
     z: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats, n_probes: int,
     n_exact: int, tables: Tables, distances: Floats, cells: Keys,
