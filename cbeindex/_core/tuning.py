@@ -264,6 +264,9 @@ class Tuning:
     # The same for cells of residual codes, if there are at least so many queries, and if a cell has at least so many
     # visits on average. Otherwise each query reads its cells by itself.
     group_task_queries: int = 1024
+    group_task_keys: int = 2**22  # of all queries of a task: 32 MB
+    # Rows times queries of a task: some 0.1 s, so that a search can be interrupted.
+    cell_task_rows: int = 2**26
     least_group_queries: int = 16
     least_cell_visits: int = 2
     # k-means: training rows for each centroid, and iterations. On GloVe, 100 rows and 10 iterations scan one row in

@@ -119,9 +119,21 @@ class CellCall:
             kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
         )  # fmt: skip
 
+    @property
+    def _most_together(self) -> int:
+        """Queries that a task searches together at most: each of them has keys of the rows that it finds in memory."""
+        limits, n_keys = tuning(), self._counts.n_found * (2 if self._counts.with_copies else 1)
+        return min(limits.group_task_queries, limits.group_task_keys // max(1, n_keys), self._most_in_task)
+
+    @property
+    def _most_in_task(self) -> int:
+        """Queries that a task searches at most, by the rows that they visit."""
+        n_rows = self._n_rows * min(self._counts.n_probes, self._n_cells) // max(1, self._n_cells)
+        return max(1, tuning().cell_task_rows // max(1, n_rows))
+
     def shares_cells(self, n_queries: int, n_threads: int) -> bool:
         """Tell whether enough of these queries visit the same cells to read cells once for all of them."""
-        n = min(-(-n_queries // n_threads), tuning().group_task_queries)
+        n = min(-(-n_queries // n_threads), self._most_together)
         n_visits = n * min(self._counts.n_probes, self._n_cells)
         return n >= tuning().least_group_queries and n_visits >= tuning().least_cell_visits * self._n_cells
 
@@ -157,7 +169,7 @@ class CellCall:
             return len(out.ids)
 
         if self.shares_cells(len(projections), n_threads):
-            return self._on_threads(search_group, found, n_threads, tuning().group_task_queries)
+            return self._on_threads(search_group, found, n_threads, self._most_together)
         return self._on_threads(search, found, n_threads)
 
     def of_vectors(
@@ -196,7 +208,7 @@ class CellCall:
             if n_done < stop:
                 n_searched.append(n_done)
 
-        most = most or tuning().cell_task_queries
+        most = most or min(tuning().cell_task_queries, self._most_in_task)
         step = max(1, min(most, -(-n // (2 * n_threads)) if n_threads > 1 else n))
         for_each_chunk(task, n, step, n_threads)
         return found._replace(visits=np.sum(visits, axis=0), n_searched=min(n_searched))
