@@ -361,10 +361,10 @@ class CBEIndex(Saveable):
             Whether distances are estimated or exact. With exact distances, vectors whose estimate is more than four
             standard errors outside the radius are not read.
         recall : float, optional
-            Share of the vectors within the radius to find on average, by default 0.95 if the index keeps vectors, where
-            cells or tables of substrings hold most of them. 1.0 compares all vectors, as does an index without buckets
-            and, by default, one of codes only. A graph is walked while there are vectors within the radius, at any
-            recall below 1.
+            Share of the vectors within the radius to find on average, by default 0.95 if the index keeps vectors. Cells
+            and tables of substrings are searched in part for it, but not under "ip". Everything else, and 1.0, compares
+            all vectors; so does, by default, an index of codes only. A graph is walked while there are vectors within
+            the radius, at any recall below 1.
         allow, deny, n_threads
             As in `search`.
 

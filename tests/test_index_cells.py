@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from cbeindex import CBEIndex, CirculantEncoder, verify
 from cbeindex._core.tuning import tuned
 from cbeindex.distances.residuals import default_bits
+from cbeindex.kernels import cellgroups
 from tests import vector_oracles
 from tests.lookup_oracles import values_of_levels
 from tests.small import ALL, buckets_of, check_equal, examples, small_buckets, tune
@@ -438,8 +439,10 @@ def test_centres_come_from_all_rows_of_a_call():
         {"vectors": "float32", "spill": True},
     ],
 )
-def test_queries_that_share_cells_find_what_they_find_alone(metric, options):
+def test_queries_that_share_cells_find_what_they_find_alone(metric, options, monkeypatch):
     """Cells are read once for a group of queries; results, errors and counts are those of single queries."""
+    shared, group = [], cellgroups.search_group
+    monkeypatch.setattr(cellgroups, "search_group", lambda *arguments: shared.append(1) or group(*arguments))
     with tuned(least_spill_rows=2, least_group_queries=2, least_cell_visits=0, group_task_queries=7):
         index = an_index(400, metric=metric, **options)
         index.remove(np.arange(0, 400, 3))
@@ -455,9 +458,12 @@ def test_queries_that_share_cells_find_what_they_find_alone(metric, options):
                 found = index.search(queries, k=7, n_threads=n_threads, **search)
                 np.testing.assert_array_equal(found.ids, [one.ids for one in alone])
                 np.testing.assert_array_equal(found.distances, [one.distances for one in alone])
+                if found.errors is not None:
+                    np.testing.assert_array_equal(found.errors, [one.errors for one in alone])
                 for name in ("visited", "buckets"):
-                    if name in found.stats:
-                        assert found.stats[name] == sum(one.stats[name] for one in alone)
+                    assert found.stats[name] == sum(one.stats[name] for one in alone)
+            assert shared
+            shared.clear()
 
 
 def test_a_query_of_a_calibration_may_be_the_only_row_that_is_not_removed():

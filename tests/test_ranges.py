@@ -142,7 +142,9 @@ def test_codes_only_are_scanned_unless_a_recall_is_given():
 def test_errors_are_those_of_search(kind, vectors):
     index = an_index(kind, vectors=vectors)
     near = index.search(QUERIES[:5], 20, mode="scan")
-    found = index.range_search(QUERIES[:5], float(np.median(near.distances)), recall=1.0)
+    queries = QUERIES[:5].copy()
+    found = index.range_search(queries, float(np.median(near.distances)), recall=1.0)
+    queries[:] = 100  # the caller's array may change before the errors are read
     if vectors == "float32":
         assert found.errors is None
         return
@@ -158,6 +160,22 @@ def test_errors_are_those_of_search(kind, vectors):
     assert again.stats == found.stats
     one = index.range_search(QUERIES[0], -math.inf)
     assert one.errors.shape == (0,)
+
+
+def test_few_queries_leave_what_stored_rows_told_of_ranges():
+    index = an_index()
+    assert index.range_search(QUERIES, radius_of(index, 5)).stats["mode"] == "buckets"
+    index.tune(QUERIES[:20])
+    assert index.range_search(QUERIES, radius_of(index, 5)).stats["mode"] == "buckets"
+
+
+def test_a_graph_does_not_state_the_recall_of_another_search():
+    index = an_index("graph")
+    radius = radius_of(index, 5)
+    assert "expected_recall" not in index.range_search(QUERIES, radius).stats
+    assert index.range_search(QUERIES, radius, recall=1.0).stats["expected_recall"] == 1
+    assert "walked" in index.explain(QUERIES, radius=radius)
+    assert "every row is compared" in index.explain(QUERIES, radius=radius, recall=1.0)
 
 
 def test_sparse_queries_and_rows():

@@ -262,7 +262,8 @@ class Tuning:
     # Queries that are searched together and share the cells they visit.
     cell_task_queries: int = 512
     # The same for cells of residual codes, if there are at least so many queries, and if a cell has at least so many
-    # visits on average. Otherwise each query reads its cells by itself.
+    # visits on average. Otherwise each query reads its cells by itself. 1,000 queries of GloVe: 33 us each by
+    # themselves and 19 together at a recall of 0.95, 76 and 40 at 0.99.
     group_task_queries: int = 1024
     group_task_keys: int = 2**22  # of all queries of a task: 32 MB
     # Rows times queries of a task: some 0.1 s, so that a search can be interrupted.

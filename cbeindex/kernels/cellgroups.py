@@ -1,9 +1,9 @@
 """Many queries in the cells of a segment: a cell is read once for all queries of a group that visit it.
 
 One query after the other reads most cells from memory each time, and then the memory is the limit. Here, up to four
-queries share the look-ups in a record, and those that follow find it in a cache. Each query first visits its nearest
-cells alone, because the rows there give a bound that rules out most of the rows in the others. The results are those
-of `cellsearch.py`.
+queries share the look-ups in a record, and those that follow find it in a cache. Each query first visits some cells
+alone, its nearest ones unless it visits all, because the rows there give a bound that rules out most of the rows in the
+others. The results are those of `cellsearch.py`.
 """
 
 from typing import Any

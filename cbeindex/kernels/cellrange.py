@@ -7,14 +7,14 @@ import numpy as np
 from .._core.typing import Floats, Keys, Mask, Projections, Rows
 from .asymmetric import float_of_key
 from .cellscan import choose_cells, estimate_cells, offset_of_products
+from .cellsteps import LARGEST
 from .dots import dot_floats
 from .estimates import Records, estimate_block, prefetch_record
 from .jit import njit
 from .kept import shift_of
 from .lookup import sum_block, sum_block_precisely
 from .querytables import Tables, fill_tables
-
-LARGEST = np.float32(np.finfo(np.float32).max)
+from .views import view_as
 
 
 @njit(cache=True, nogil=True)
@@ -29,7 +29,8 @@ def choose_by_gap(
     n_cells = bases.size
     n_exact, distances = min(n_cells, 16), np.empty(32 * directory.shape[0], dtype=np.float32)
     while True:
-        estimate_cells(tables, step, product_offset, directory, n_bytes, distances)
+        if n_exact < n_cells:
+            estimate_cells(tables, step, product_offset, directory, n_bytes, distances)
         choose_cells(query, centroids, bases, weight, n_exact, n_exact, n_exact, distances, keys)
         last = np.float64(float_of_key(keys[0])) + gap
         n_near = n_exact
@@ -83,7 +84,7 @@ def append_within(
         if not estimate < LARGEST:  # there is no row at this place
             continue
         offset, spread = np.float64(numbers[first + 32 + i]), np.float64(numbers[first + 64 + i])
-        if terms[3] != 0:  # the sum of all errors is at least their root mean square, and needs no root
+        if terms[3] != 0:  # the sum of all errors is at least the root of the sum of their squares, and needs no root
             most = 2 * terms[2] / terms[3] * spread * root + terms[6] * abs(estimate)
             most += terms[5] * (abs(offset) + terms[2] * across + abs(estimate))
             if estimate - terms[0] * most - terms[1] * (abs(offset) + abs(estimate)) > radius:
@@ -125,7 +126,8 @@ def rows_within(
     n_cells, width, n_bytes = bases.size, centroids.shape[1], (projections.size * bits + 7) // 8
     cells, shifts = np.empty(n_cells, dtype=np.uint64), np.full((centres.shape[0], 2), np.nan, dtype=np.float32)
     sums, estimates = np.empty((1, 32), dtype=np.int32), np.empty(32, dtype=np.float32)
-    numbers, numbers_of_rows = records.reshape(-1).view(np.float32), records.reshape(-1).view(np.int32)
+    flat = records.reshape(-1)
+    numbers, numbers_of_rows = view_as(flat, np.float32), view_as(flat, np.int32)
     step, product_offset = fill_tables(projections, bits, False, tables[0])
     if gap < np.inf:
         cell_offset = product_offset if width == projections.size else offset_of_products(projections[:width], bits)

@@ -56,8 +56,10 @@ class CellRangeSearch(CellSearch):
         if self._plan.rerank == "exact":
             return result
 
+        own = vectors[np.arange(n)]  # a copy: the caller may change them before the errors are read
+
         def errors_of(i: int, near: TopK) -> Floats:
-            return self._errors(near, vectors[i : i + 1], 1)
+            return self._errors(near, own[i : i + 1], 1)
 
         return result.with_errors(errors_of)
 

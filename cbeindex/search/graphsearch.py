@@ -220,7 +220,8 @@ class GraphSearch:
             found = RangeResult.of_matches(parts, len(vectors), np.float32, self._plan.stats(n_rows))
             if self._plan.rerank == "exact":
                 return found
-            return found.with_errors(self._range_errors(vectors, row_squares))
+            own = vectors[np.arange(len(vectors))]  # a copy: the caller may change them before the errors are read
+            return found.with_errors(self._range_errors(own, row_squares))
 
         return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
 

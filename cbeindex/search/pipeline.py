@@ -162,7 +162,8 @@ class VectorSearch:
         if batch is None or self._plan.rerank == "exact":
             return result
         errors = self._level_errors if self._plan.rerank == "levels" else self._errors
-        return result.with_errors(lambda i, near: errors(near, batch.one(i)))
+        own = batch.some(np.arange(len(vectors)))  # a copy: the caller may change queries before the errors are read
+        return result.with_errors(lambda i, near: errors(near, own.one(i)))
 
     def _rows_in_tables(self, view: View, query: EncodedQueries, wanted: _Within) -> Rows | None:
         """Return the rows of tables that may be within a radius of one query; None if all rows are compared."""

@@ -48,13 +48,18 @@ class Range(NamedTuple):
 def plan_range(traits: IndexTraits, chosen: Plan, wanted: Range) -> Plan:
     """Plan a range search from the plan of a scan, or of walks in a graph."""
     if chosen.by_graph:
-        return chosen
+        is_walk = chosen.mode != "scan"
+        reason = "graphs are walked while there are rows within the radius" if is_walk else "every row is compared"
+        recall = None if is_walk else 1.0
+        return chosen._replace(reason=reason, expected_recall=recall, microseconds=None, n_candidates=None)
     reason, mode, share = "every row is compared", "scan", 1.0
     selections = chosen.selections
     if chosen.by_cells and wanted.share < 1:
         selections = tuple(s._replace(gap=_gap(s, wanted)) for s in selections)
         finite = [s.gap for s in selections if s.gap < math.inf]
         reason = "no cells can be left out at this radius and recall, so every row is compared"
+        if selections and all(s.rows is not None for s in selections):
+            reason = "few rows are allowed, and all of them are compared"
         if finite:
             mode, share = "buckets", wanted.share
             reason = f"cells are visited whose squared distance is within {max(finite):.3g} of that of the nearest one"

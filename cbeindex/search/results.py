@@ -268,12 +268,14 @@ def check_result_size(n_queries: int, k: int) -> None:
 def _joined_stats(parts: list[Mapping[str, Any]]) -> dict[str, Any]:
     """Add up the counts of batches of queries.
 
-    Of other values that differ between batches, the smallest recall is kept, and the last of the rest.
+    Of other values that differ between batches, the smallest recall is kept, and of the rest those of most rows.
     """
     stats: dict[str, Any] = {}
     for name, value in (item for part in parts for item in part.items()):
         is_count = name != "rows" and isinstance(value, int)
         stats[name] = stats[name] + value if name in stats and is_count else value
+    largest = max(parts, key=lambda part: part.get("rows", 0))
+    stats |= {name: largest[name] for name in ("mode", "rerank", "rows") if name in largest}
     if "expected_recall" in stats:
         stats["expected_recall"] = min(part.get("expected_recall", 1.0) for part in parts)
     return stats

@@ -64,7 +64,7 @@ def calibrated_by(codec: Codec, queries: VectorRows, nearest: Ids, k: int) -> Ca
         if not isinstance(trial, CellTrial):
             return replace(segment, buckets=replace(buckets, calibration=measured))
         own = CellTrial(segment, Sample.of_rows(codec, segment, sample_rows(segment.n_rows)))
-        ranges = measure_ranges(trial, own)
+        ranges = measure_ranges(trial, own) or buckets.ranges  # few queries tell nothing: what stored rows told holds
         return replace(segment, buckets=replace(buckets, calibration=measured, ranges=ranges))
 
     return calibrated

@@ -152,6 +152,7 @@ class RowStore:
 
     def frozen(self) -> RowStore:
         """Return a store of the rows as they are now, to be read alone. It shares them, and their memo."""
+        self.search_snapshot()  # arranges the newest rows once, and not in each store that is frozen
         store = RowStore.__new__(RowStore)
         store.__dict__.update(self.__dict__)
         return store

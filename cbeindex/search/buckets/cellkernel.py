@@ -133,7 +133,7 @@ class CellCall:
 
     def shares_cells(self, n_queries: int, n_threads: int) -> bool:
         """Tell whether enough of these queries visit the same cells to read cells once for all of them."""
-        n = min(-(-n_queries // n_threads), self._most_together)
+        n = _in_task(n_queries, n_threads, self._most_together)
         n_visits = n * min(self._counts.n_probes, self._n_cells)
         return n >= tuning().least_group_queries and n_visits >= tuning().least_cell_visits * self._n_cells
 
@@ -209,8 +209,7 @@ class CellCall:
                 n_searched.append(n_done)
 
         most = most or min(tuning().cell_task_queries, self._most_in_task)
-        step = max(1, min(most, -(-n // (2 * n_threads)) if n_threads > 1 else n))
-        for_each_chunk(task, n, step, n_threads)
+        for_each_chunk(task, n, _in_task(n, n_threads, most), n_threads)
         return found._replace(visits=np.sum(visits, axis=0), n_searched=min(n_searched))
 
     def _checked(self, n_searched: int) -> int:
@@ -220,3 +219,8 @@ class CellCall:
                 what += ", and kept vectors must have finite numbers and centres of the index"
             raise CorruptIndexFileError(what)
         return n_searched
+
+
+def _in_task(n_queries: int, n_threads: int, most: int) -> int:
+    """Return how many queries a task takes, at most `most`: a thread has two tasks, to end when others do."""
+    return max(1, min(most, -(-n_queries // (2 * n_threads)) if n_threads > 1 else n_queries))
