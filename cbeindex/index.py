@@ -27,6 +27,7 @@ from .distances.rotations import loses_nothing, rotation_length
 from .encoders import KINDS, CirculantEncoder, Encoder
 from .encoders.foreign import checked_encoder, is_ready
 from .search.buckets import bucket_maker, kind_of
+from .search.buckets.residualcells import without_copies
 from .search.filters import NO_FILTER, IdFilter
 from .search.plan import Explanation
 from .search.request import IndexTraits
@@ -567,6 +568,9 @@ class CBEIndex(Saveable):
         threads = as_n_threads(n_threads)
         with self._lock, self._state.rows.lock:
             state = shrunk(self._state, target, threads)
+            if state.ingest.kept_column in (None, "residuals"):  # copies serve searches that read vectors beside codes
+                self._options = {name: value for name, value in self._options.items() if name != "spill"}
+                state.rows.change_buckets(without_copies)
             self._rewrites = self._rewrites or state is not self._state
             self._state = state
         return self

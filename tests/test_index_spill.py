@@ -255,3 +255,18 @@ def test_of_equal_ranks_the_first_key_is_left(pairs, n_most):
             taken.add(key & 0xFFFFFFFF)
     n = drop_copies(keys, len(keys), n_most, seen)
     assert keys[:n].tolist() == expected
+
+
+@pytest.mark.parametrize("vectors", ["int4", None])
+def test_an_index_that_is_shrunk_to_its_codes_has_no_copies(vectors, tmp_path):
+    """Copies serve searches that read vectors beside codes; the file must load without the option that made them."""
+    index = an_index()
+    index.save(tmp_path / "items.cbe")
+    assert index.stats()["bytes"]["copies"] > 0
+    index.shrink(vectors).save()
+    assert "copies" not in index.stats()["bytes"]
+    verify(tmp_path / "items.cbe")
+    loaded = CBEIndex.load(tmp_path / "items.cbe")
+    queries = some_vectors(9)
+    check_equal(loaded.search(queries, 5), index.search(queries, 5))
+    loaded.compact()

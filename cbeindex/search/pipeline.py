@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
@@ -162,7 +163,8 @@ class VectorSearch:
         if batch is None or self._plan.rerank == "exact":
             return result
         errors = self._level_errors if self._plan.rerank == "levels" else self._errors
-        own = batch.some(np.arange(len(vectors)))  # a copy: the caller may change queries before the errors are read
+        # A copy: the caller may change queries before the errors are read.
+        own = replace(batch, vectors=vectors[np.arange(len(vectors))])
         return result.with_errors(lambda i, near: errors(near, own.one(i)))
 
     def _rows_in_tables(self, view: View, query: EncodedQueries, wanted: _Within) -> Rows | None:

@@ -9,7 +9,7 @@ The codes of a cell are in records of 32 rows (`kernels/residuals.py`), and ever
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -24,6 +24,7 @@ from ...distances.metrics import squares
 from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
 from ...errors import CorruptIndexFileError
+from ...store.segment import Segment
 from ..calibration import Calibration, describe_calibration, load_calibration
 from ..plan import Cost, Plan, Selection
 from ..queries import CodeQueries
@@ -318,3 +319,11 @@ def _centre_type(codec: ResidualCodec) -> type[np.unsignedinteger[Any]]:
 
 # The largest magnitude of a number of a row, and of the squared norm of a centroid: squared norms are up to 1e36.
 _LARGEST = 1e37
+
+
+def without_copies(segment: Segment) -> Segment:
+    """Return a segment whose cells have no copies of rows."""
+    cells = segment.buckets
+    if not isinstance(cells, ResidualCells) or not len(cells.copies.records):
+        return segment
+    return replace(segment, buckets=replace(cells, copies=Copies.none(cells.n_cells, cells.codec.n_bytes)))
