@@ -51,7 +51,9 @@ def test_a_smoke_run(tmp_path, pages):
     ]  # fmt: skip
     of_float32 = [row for row in searches if row["vectors"] == "float32"]
     assert len({row["recall"] for row in of_float32}) == 1  # however vectors are read
-    assert all(0 < row["peak GB"] < 1 for row in searches)
+    # A short search may end between two samples on a busy machine.
+    assert all(row["peak GB"] < 1 for row in searches)
+    assert any(row["peak GB"] > 0 for row in searches)
     sizes = {row["vectors"]: row["file GB"] for row in rows if row["table"] == "files"}
     assert sizes["int4"] < 0.4 * sizes["float32"]
     assert not list(tmp_path.glob("tmp*"))

@@ -268,7 +268,7 @@ class Tuning:
     group_task_keys: int = 2**22  # of all queries of a task: 32 MB
     # Rows times queries of a task: some 0.1 s, so that a search can be interrupted.
     cell_task_rows: int = 2**26
-    least_group_queries: int = 16
+    least_group_queries: int = 8
     least_cell_visits: int = 2
     # k-means: training rows for each centroid, and iterations. On GloVe, 100 rows and 10 iterations scan one row in
     # ten less, for twice the time.
