@@ -238,3 +238,14 @@ def test_stored_vectors_that_cannot_be_queries(tmp_path, name):
     damaged = CBEIndex.load(path)
     with pytest.raises(CorruptIndexFileError, match=r"sparse rows must|kept vectors must"):
         damaged.search_ids(damaged.ids)
+
+
+@pytest.mark.parametrize("buckets", ["cells", "graph"])
+@pytest.mark.parametrize("name", DAMAGE)
+def test_stored_vectors_that_cannot_calibrate(tmp_path, buckets, name):
+    """`tune` also takes stored rows for queries, which the caller must not be blamed for."""
+    path = tmp_path / "index.cbe"
+    write(damaged_file(path, buckets, *DAMAGE[name]), path)
+    for mmap in (True, False):
+        with pytest.raises(CorruptIndexFileError):
+            CBEIndex.load(path, mmap=mmap).tune(vectors(20, 1), k=2)
