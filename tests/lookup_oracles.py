@@ -35,7 +35,7 @@ def entries_of(tables, is_precise):
 
 
 class Coded(NamedTuple):
-    """Coded rows in records, and what the records hold."""
+    """Coded rows in records, and what the records hold. `rows` are the numbers that records give them."""
 
     records: np.ndarray
     n_bytes: int
@@ -43,10 +43,12 @@ class Coded(NamedTuple):
     factors: np.ndarray
     offsets: np.ndarray
     spreads: np.ndarray
+    rows: np.ndarray
 
 
-def coded_rows(rng, n_rows, n_dims, bits, has_spreads, n_equal=1):
+def coded_rows(rng, rows, n_dims, bits, n_equal=1):
     """Records of random rows; `n_equal` rows in turn are equal, and places behind the last row are empty."""
+    n_rows = len(rows)
     n_blocks = -(-n_rows // 32)
     n_some = -(-n_rows // n_equal)
 
@@ -54,20 +56,20 @@ def coded_rows(rng, n_rows, n_dims, bits, has_spreads, n_equal=1):
         return np.repeat(values, n_equal, axis=0)[:n_rows]
 
     codes = spread_out(pack_levels((2**bits * rng.random((n_some, n_dims))).astype(np.uint8), bits))
-    numbers = spread_out(rng.random((n_some, 3)).astype(np.float32)).T
-    n_bytes, n_numbers = codes.shape[1], 3 if has_spreads else 2
-    records = np.zeros((n_blocks, 32 * n_bytes + 128 * n_numbers), dtype=np.uint8)
+    numbers = spread_out(rng.random((n_some, 4)).astype(np.float32)).T
+    n_bytes = codes.shape[1]
+    records = np.zeros((n_blocks, 32 * n_bytes + 128 * 5), dtype=np.uint8)
     all_codes = np.zeros((32 * n_blocks, n_bytes), dtype=np.uint8)
     all_codes[:n_rows] = codes
-    all_numbers = np.zeros((3, 32 * n_blocks), dtype=np.float32)
+    all_numbers = np.zeros((5, 32 * n_blocks), dtype=np.float32)
     all_numbers[1] = np.inf
-    all_numbers[:, :n_rows] = numbers
+    all_numbers[:4, :n_rows] = numbers
+    all_numbers[4].view(np.int32)[:n_rows] = rows
     for block in range(n_blocks):
         some = slice(32 * block, 32 * block + 32)
         records[block, : 32 * n_bytes] = all_codes[some].T.ravel()
-        records[block, 32 * n_bytes :] = np.ascontiguousarray(all_numbers[:n_numbers, some]).ravel().view(np.uint8)
-    factors, offsets, spreads = numbers
-    return Coded(records, n_bytes, codes, factors, offsets, spreads if has_spreads else factors)
+        records[block, 32 * n_bytes :] = np.ascontiguousarray(all_numbers[:, some]).ravel().view(np.uint8)
+    return Coded(records, n_bytes, codes, *numbers[:3], np.asarray(rows))
 
 
 def ordered_keys(distances, rows):

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from cbeindex.kernels import estimates, lookup, querytables
+from cbeindex.kernels import cellscan, estimates, lookup, querytables
 from cbeindex.kernels.jit import njit
 from tests.conftest import COMPILED
 from tests.lookup_digest import digest
@@ -29,7 +29,7 @@ pytestmark = pytest.mark.kernels
 BITS = (1, 2, 4)
 # Around a nibble, a byte, the chunks of 16 nibbles that tables are made in, and above.
 DIMS = (1, 3, 4, 5, 8, 9, 15, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 384)
-NONE, NO_ROWS = np.zeros(0, dtype=np.bool_), np.zeros(0, dtype=np.int64)
+NONE = np.zeros(0, dtype=np.bool_)
 LARGEST = np.finfo(np.float32).max
 
 
@@ -140,70 +140,102 @@ def test_precise_tables_err_a_hundredth(bits):
     assert 0.005 * np.std(exact) < errors[0] < 0.03 * np.std(exact)
 
 
-class Scan:
-    """Coded rows and queries, and all their keys."""
+@njit(nogil=True)
+def estimated(sums, place, records, at, spreads_at, numbers, bound, out):
+    step, product_offset, shift, margin = numbers
+    return estimates.estimate_block(
+        sums, place, records, at, spreads_at, step, product_offset, shift, margin, bound, out
+    )
 
-    def __init__(self, seed, n_rows, n_dims, bits, is_precise, has_spreads, n_equal, n_queries=3):
-        rng = np.random.default_rng(seed)
-        self.coded = coded_rows(rng, n_rows, n_dims, bits, has_spreads, n_equal)
-        self.is_precise, self.has_spreads, self.n_queries = is_precise, has_spreads, n_queries
+
+@given(st.integers(0, 2), st.integers(0, 9), st.booleans(), st.integers(0, 999))
+def test_estimates_of_a_block(place, n_bytes, has_spreads, seed):
+    """The formula at the head of the module, rounded to float32 after each operation."""
+    rng = np.random.default_rng(seed)
+    factors, offsets, spreads = rng.random((3, 32)).astype(np.float32)
+    offsets[rng.random(32) < 0.1] = np.inf
+    record = np.concatenate([np.zeros(n_bytes, np.uint8), *(x.view(np.uint8) for x in (factors, offsets, spreads))])
+    sums = rng.integers(0, 10_000, (3, 32), dtype=np.int32)
+    step, product_offset, shift, margin = numbers = tuple(np.float32(x) for x in rng.standard_normal(4))
+    products = step * sums[place].astype(np.float32) + product_offset
+    expected = (offsets + shift) - factors * products - margin * (spreads if has_spreads else factors)
+    bound, out = np.sort(expected)[rng.integers(0, 20)], np.empty(32, dtype=np.float32)
+    spreads_at = n_bytes + (256 if has_spreads else 0)
+    near = estimated(sums, place, frozen(record), n_bytes, spreads_at, numbers, bound, out)
+    np.testing.assert_array_equal(out, expected)
+    assert [bool(int(near) >> i & 1) for i in range(64)] == [*(expected <= bound), *[False] * 32]
+
+
+class Scan:
+    """Coded rows in cells, queries that visit some of them, and all their keys."""
+
+    def __init__(self, seed, n_rows, n_dims, bits, is_precise, n_equal, n_queries):
+        self.rng = rng = np.random.default_rng(seed)
+        # A file may hold any numbers of rows.
+        rows = np.where(rng.random(n_rows) < 0.05, rng.choice([-1, n_rows, 2**31 - 1]), rng.permutation(n_rows))
+        self.coded = coded_rows(rng, rows, n_dims, bits, n_equal)
+        self.ranks = rng.permutation(n_rows).astype(np.int32)
+        self.starts = np.append(0, np.sort(rng.integers(0, len(self.coded.records), 3, endpoint=True)))
+        self.starts[-1] = len(self.coded.records)
+        self.is_precise, self.n_queries = is_precise, n_queries
         room = querytables.room_for_tables(n_dims, bits) * (1 + is_precise)
         self.tables = np.zeros((n_queries, room), dtype=np.uint8)
         projections = rng.standard_normal((n_queries, n_dims)).astype(np.float32)
         made = [querytables.fill_tables(z, bits, is_precise, t) for z, t in zip(projections, self.tables, strict=True)]
         self.steps, self.offsets = np.array(made, dtype=np.float32).T.copy()
-        self.shifts, self.margins = rng.standard_normal((2, n_queries)).astype(np.float32)
+        self.shifts = rng.standard_normal((n_queries, 3)).astype(np.float32)
+        self.visits = rng.random((n_queries, 3)) < 0.7
 
-    def estimates(self, query):
-        coded = self.coded
+    def keys(self, query, hidden, limit):
+        """Keys of what a query visits, within its limit, in plain numpy."""
+        coded, n_rows = self.coded, len(self.coded.codes)
+        cells = np.repeat(np.arange(3), np.diff(32 * self.starts))[:n_rows]
         entries = entries_of(self.tables[query], self.is_precise)
-        nibbles = np.stack([coded.codes & 15, coded.codes >> 4], axis=2).reshape(len(coded.codes), -1)
+        nibbles = np.stack([coded.codes & 15, coded.codes >> 4], axis=2).reshape(n_rows, -1)
         sums = entries[np.arange(nibbles.shape[1]), nibbles].sum(axis=1).astype(np.float32)
         products = self.steps[query] * sums + self.offsets[query]
-        return (coded.offsets + self.shifts[query]) - coded.factors * products - self.margins[query] * coded.spreads
+        distances = (coded.offsets + self.shifts[query, cells]) - coded.factors * products
+        exists = (coded.rows >= 0) & (coded.rows < n_rows)
+        rows = np.where(exists, coded.rows, 0)
+        shown = ~hidden[rows] if hidden.size else True
+        kept = self.visits[query, cells] & exists & (distances <= limit) & shown
+        return np.sort(ordered_keys(distances, self.ranks[rows])[kept])
 
-    def run(self, numbers, hidden, rows, k, parts, slack, bounds):
+    def run(self, queries, hidden, k, slack, limits):
+        """What the kernel leaves of queries that share a call, cells in any order."""
         found = np.zeros((self.n_queries, k + slack), dtype=np.uint64)
-        counts = np.zeros(self.n_queries, dtype=np.int64)
-        bounds = np.array(bounds, dtype=np.float32)
-        for start, stop in parts:
-            estimates.scan_records(
-                numbers, self.tables, self.is_precise, self.steps, self.offsets, self.shifts, self.margins,
-                frozen(self.coded.records), self.coded.n_bytes, self.has_spreads, start, stop, hidden, rows, k, found,
-                counts, bounds,
-            )  # fmt: skip
-        return [np.sort(of_query[:count])[:k] for of_query, count in zip(found, counts, strict=True)]
+        counts, bounds = np.zeros(self.n_queries, dtype=np.int64), np.array(limits, dtype=np.float32)
+        cells = self.rng.permutation(3)
+        visits = [(query, cell) for cell in cells for query in queries if self.visits[query, cell]]
+        visiting, visited = np.array(visits, dtype=np.int64).reshape(-1, 2).T
+        begins = np.append(0, np.cumsum([np.sum(visited == cell) for cell in cells]))
+        cellscan.scan_visits(
+            cells, begins, visiting.copy(), self.shifts[visiting, visited], self.tables, self.is_precise, self.steps,
+            self.offsets, frozen(self.coded.records), self.starts, self.coded.n_bytes, hidden, self.ranks, k, found,
+            counts, bounds,
+        )  # fmt: skip
+        return [np.sort(found[query, : counts[query]])[:k] for query in queries]
 
 
 scans = st.builds(
     Scan, st.integers(0, 999), st.sampled_from([1, 31, 32, 33, 200]), st.sampled_from([1, 9, 64, 130]),
-    st.sampled_from(BITS), st.booleans(), st.booleans(), st.sampled_from([1, 7, 200]),
+    st.sampled_from(BITS), st.booleans(), st.sampled_from([1, 7, 200]), st.sampled_from([1, 2, 4, 7]),
 )  # fmt: skip
 
 
 @settings(max_examples=40)
-@given(scans, st.sampled_from([1, 5, 40]), st.sampled_from([None, 0.1, 0.9, 1.0]), st.booleans(), st.integers(0, 99))
-def test_nearest_of_all_records(scan, k, hidden_share, is_renamed, seed):
-    """The k nearest by (estimate, row), whichever queries share a pass and in whatever order records come."""
+@given(scans, st.sampled_from([1, 5, 40]), st.sampled_from([None, 0.1, 0.9, 1.0]), st.integers(0, 99))
+def test_nearest_of_visited_cells(scan, k, hidden_share, seed):
+    """The k nearest by (estimate, rank), whichever queries share a call and in whatever order cells come."""
     rng = np.random.default_rng(seed)
-    n_rows, n_records = len(scan.coded.codes), len(scan.coded.records)
-    n_places = 32 * n_records
-    hidden = NONE if hidden_share is None else rng.random(n_places) < hidden_share
-    rows = rng.permutation(n_places) if is_renamed else NO_ROWS
-    middle = int(rng.integers(0, n_records, endpoint=True))
-    parts = [(middle, n_records), (0, middle)]
-    limits = [LARGEST, LARGEST, np.median(scan.estimates(2))]
-    expected = []
-    for query in range(3):
-        distances = scan.estimates(query)
-        keys = ordered_keys(distances, rows[:n_rows] if is_renamed else np.arange(n_rows))
-        kept = distances <= limits[query]
-        expected.append(np.sort(keys[kept & ~hidden[:n_rows]] if hidden.size else keys[kept])[:k])
-    together = scan.run((1, 0, 2), hidden, rows, k, parts, 64, limits)
-    alone = scan.run((1,), hidden, rows, k, [(0, n_records)], 200, limits)
-    for query in range(3):
+    hidden = NONE if hidden_share is None else rng.random(len(scan.ranks)) < hidden_share
+    limits = np.where(rng.random(scan.n_queries) < 0.5, LARGEST, rng.standard_normal(scan.n_queries))
+    expected = [scan.keys(query, hidden, np.float32(limits[query]))[:k] for query in range(scan.n_queries)]
+    alone = [scan.run([query], hidden, k, 200, limits)[0] for query in range(scan.n_queries)]
+    together = alone if scan.is_precise else scan.run(range(scan.n_queries), hidden, k, 32, limits)
+    for query in range(scan.n_queries):
+        np.testing.assert_array_equal(alone[query], expected[query])
         np.testing.assert_array_equal(together[query], expected[query])
-    np.testing.assert_array_equal(alone[1], expected[1])
 
 
 compiled = pytest.mark.skipif(not COMPILED, reason="concerns compiled code")
@@ -243,4 +275,4 @@ def test_answers_are_the_known_ones():
     assert digest() == DIGEST
 
 
-DIGEST = "41b4096eb81e9058b44e08de36c283d9ed2a623ba6d5bb3a381e021492b94898"
+DIGEST = "773f79b78521a0a07c6ec7510b6eddc0af42dae0a399208dc856d8ea9d3282a1"

@@ -1,4 +1,4 @@
-"""Estimated distances of blocks of 32 rows, and the best of them.
+"""Estimated distances of blocks of 32 rows.
 
 A record is a block with what its rows need: the codes, 32 * n_bytes bytes as `lookup.py` reads them, then float32
 numbers: 32 factors, 32 offsets and, where rows store them, 32 spreads. The estimate of a row is
@@ -21,22 +21,14 @@ from numba.core import types
 from numba.extending import intrinsic
 from numpy.typing import NDArray
 
-from .._core.typing import Floats, Keys, Mask, Rows
-from .asymmetric import float_of_key, key_of
 from .jit import njit
-from .lookup import sum_block, sum_block_precisely
-from .popcount import popcount64
 from .prefetch import prefetch
-from .querytables import Tables
-from .topk import keep_smallest
-from .vectorcode import F32, I8, I32, VectorCode
-from .views import view_as
+from .vectorcode import F32, I32, VectorCode
 
 Records: TypeAlias = NDArray[np.uint8]
 """Blocks with the numbers of their rows, (n_blocks, bytes of a record)."""
 
 estimate_block: Any
-shown_of_block: Any
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
 
@@ -61,10 +53,6 @@ if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
         products = step * sums[place].astype(np.float32) + product_offset
         out[:] = (offsets + shift) - factors * products - margin * spreads
         return np.packbits(out <= np.float32(bound), bitorder="little").view("<u4")[0].astype(np.uint64)
-
-    def shown_of_block(hidden: Any, first: int) -> Any:
-        """Return which of 32 rows from `first` on are not hidden, that of row i in bit i."""
-        return np.packbits(~hidden[first : first + 32], bitorder="little").view("<u4")[0].astype(np.uint64)
 
 else:
     _FLOATS = ir.VectorType(F32, 32)
@@ -95,18 +83,6 @@ else:
         signature = types.uint64(sums, index, records, index, index, number, number, number, number, number, out)
         return signature, generate
 
-    @intrinsic
-    def shown_of_block(typing_context: Any, hidden: Any, first: Any) -> Any:
-        """Return which of 32 rows from `first` on are not hidden, that of row i in bit i."""
-
-        def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
-            code = VectorCode(context, builder)
-            start = code.address(signature.args[0], arguments[0])
-            flags = code.load(ir.VectorType(I8, 32), code.at(start, arguments[1]))
-            return code.bits(builder.icmp_unsigned("==", flags, code.zeros(flags.type)))
-
-        return types.uint64(hidden, types.int64), generate
-
 
 @njit(cache=True, nogil=True)
 def prefetch_record(records: Records, number: int) -> None:
@@ -114,73 +90,3 @@ def prefetch_record(records: Records, number: int) -> None:
     size = records.shape[1]
     for byte in range(0, min(size, 16_384), 64):
         prefetch(records, number * size + byte)
-
-
-@njit(cache=True, nogil=True)
-def append_rows(near: Any, estimates: Floats, first: int, rows: Rows, keys: Keys, count: int) -> int:
-    """Append the keys of the rows of a block whose bits are set; return how many keys there are then.
-
-    Place `first + i` is row `rows[first + i]`, or is the row itself where `rows` is empty.
-    """
-    bits = view_as(estimates, np.int32)
-    while near != 0:
-        lowest = near & (~near + np.uint64(1))
-        place = np.int64(popcount64(lowest - np.uint64(1)))
-        keys[count] = key_of(bits[place], rows[first + place] if rows.size > 0 else first + place)
-        count += 1
-        near ^= lowest
-    return count
-
-
-@njit(cache=True, nogil=True)
-def scan_records(
-    numbers: tuple[int, ...], tables: Tables, is_precise: bool, steps: Floats, product_offsets: Floats, shifts: Floats,
-    margins: Floats, records: Records, n_bytes: int, has_spreads: bool, start: int, stop: int, hidden: Mask, rows: Rows,
-    k: int, found: Keys, counts: Rows, bounds: Floats,
-) -> None:  # fmt: skip
-    """Estimate the rows of records [start, stop) for some queries, and keep the keys of the `k` nearest of each.
-
-    Calls add to what earlier ones found. The `k` smallest keys of a query, among the first `counts[query]` of
-    `found[query]`, do not depend on the order of the calls, nor on which queries share them.
-
-    Parameters
-    ----------
-    numbers : tuple of int
-        Queries, one to four: they share the reading of the records. All arrays of queries are indexed by them.
-    shifts : float32 array of shape (n_queries,)
-        What a query adds to all distances of these records.
-    hidden : bool array
-        A flag for each place 32 * record + i, or empty.
-    rows : int64 array
-        The row at each place, or empty where they are the same. Rows are less than 2**32.
-    found : uint64 array of shape (n_queries, k + 64 or more)
-        The bound is lowered whenever the room is full. Of the 20 nearest of 6,400 rows at 384 bits, a block takes 44 ns
-        with room for 84 keys, 48 with 200 and 66 with 400.
-    counts, bounds : int64 and float32 arrays of shape (n_queries,)
-        How many keys there are, and the largest distance that may be among the `k` nearest: at first 0, and the limit
-        of distances or the largest float32.
-    """
-    numbers_at, last = 32 * n_bytes, found.shape[1] - 32
-    spreads_at = numbers_at + 256 if has_spreads else numbers_at
-    sums = np.empty((len(numbers), 32), dtype=np.int32)
-    estimates = np.empty(32, dtype=np.float32)
-    size = records.shape[1]
-    for record in range(start, stop):
-        base = record * size
-        if is_precise:
-            sum_block_precisely(records, base, n_bytes, tables, numbers, sums)
-        else:
-            sum_block(records, base, n_bytes, tables, numbers, sums)
-        shown = shown_of_block(hidden, 32 * record) if hidden.size > 0 else np.uint64(0xFFFFFFFF)
-        for i in range(len(numbers)):
-            query = numbers[i]
-            near = shown & estimate_block(
-                sums, i, records, base + numbers_at, base + spreads_at, steps[query], product_offsets[query],
-                shifts[query], margins[query], bounds[query], estimates,
-            )  # fmt: skip
-            if near != 0:
-                count = append_rows(near, estimates, 32 * record, rows, found[query], counts[query])
-                if count > last:
-                    bounds[query] = float_of_key(keep_smallest(found[query], count, k))
-                    count = k
-                counts[query] = count
