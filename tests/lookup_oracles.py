@@ -69,7 +69,8 @@ def coded_rows(rng, rows, n_dims, bits, n_equal=1):
         some = slice(32 * block, 32 * block + 32)
         records[block, : 32 * n_bytes] = all_codes[some].T.ravel()
         records[block, 32 * n_bytes :] = np.ascontiguousarray(all_numbers[:, some]).ravel().view(np.uint8)
-    return Coded(records, n_bytes, codes, *numbers[:3], np.asarray(rows))
+    factors, offsets, spreads = numbers[:3]
+    return Coded(records, n_bytes, codes, factors, offsets, spreads, np.asarray(rows))
 
 
 def ordered_keys(distances, rows):

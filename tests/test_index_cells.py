@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 from cbeindex import CBEIndex, CirculantEncoder, verify
 from cbeindex._core.tuning import tuned
 from cbeindex.distances.residuals import default_bits
-from cbeindex.kernels import cellgroups
 from tests import vector_oracles
 from tests.lookup_oracles import values_of_levels
 from tests.small import ALL, buckets_of, check_equal, examples, small_buckets, tune
@@ -425,45 +424,6 @@ def test_centres_come_from_all_rows_of_a_call():
     apart = codec.encoder.project(means.astype(np.float32))[:, np.newaxis] - codec.residuals.centres
     # A centre is the mean of rows of one cluster, each 0.1 * sqrt(24) = 0.5 from its mean; means are some 35 apart.
     assert np.sqrt((apart**2).sum(axis=2)).min(axis=1).max() < 1
-
-
-@pytest.mark.parametrize("metric", METRICS)
-@pytest.mark.parametrize(
-    "options",
-    [
-        {"vectors": None},
-        {"vectors": None, "cell_bits": 1},
-        {"vectors": "float32"},
-        {"vectors": "float32", "cell_bits": 2},
-        {"vectors": "int8", "cell_bits": 1},
-        {"vectors": "float32", "spill": True},
-    ],
-)
-def test_queries_that_share_cells_find_what_they_find_alone(metric, options, monkeypatch):
-    """Cells are read once for a group of queries; results, errors and counts are those of single queries."""
-    shared, group = [], cellgroups.search_group
-    monkeypatch.setattr(cellgroups, "search_group", lambda *arguments: shared.append(1) or group(*arguments))
-    with tuned(least_spill_rows=2, least_group_queries=2, least_cell_visits=0, group_task_queries=7):
-        index = an_index(400, metric=metric, **options)
-        index.remove(np.arange(0, 400, 3))
-        queries = some_vectors(23, seed=9)
-        queries[11] = some_vectors(400)[20] * 1.0001  # so near to a row that tables must be precise
-        few = np.flatnonzero(np.arange(400) % 3 != 0)[::9]
-        depth = {"n_candidates": 30} if options["vectors"] else {}
-        searches = [{"n_probes": n, **depth} for n in (1, 2, 5, ALL)]
-        searches += [{"n_probes": 1, "deny": np.setdiff1d(np.arange(400), few), **depth}, {}]
-        for search in searches:
-            alone = [index.search(query, k=7, **search) for query in queries]
-            for n_threads in (1, 2):
-                found = index.search(queries, k=7, n_threads=n_threads, **search)
-                np.testing.assert_array_equal(found.ids, [one.ids for one in alone])
-                np.testing.assert_array_equal(found.distances, [one.distances for one in alone])
-                if found.errors is not None:
-                    np.testing.assert_array_equal(found.errors, [one.errors for one in alone])
-                for name in ("visited", "buckets"):
-                    assert found.stats[name] == sum(one.stats[name] for one in alone)
-            assert shared
-            shared.clear()
 
 
 def test_a_query_of_a_calibration_may_be_the_only_row_that_is_not_removed():
