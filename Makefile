@@ -51,29 +51,28 @@ tests-oldest: .venv-oldest/dev
 
 .venv-oldest/dev: pyproject.toml tests/oldest.txt
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest
-	.venv-oldest/bin/python -m pip install --quiet --constraint tests/oldest.txt --editable ".[dev]"
+	HATCH_BUILD_NO_HOOKS=true .venv-oldest/bin/python -m pip install --quiet --constraint tests/oldest.txt --editable ".[dev]"
 	touch $@
 
-# The wheel, in an environment that has nothing else: imported with warnings as errors, then the quickstart. Then a wheel
-# with the kernels of the README's index for this kind of processor, with which that index compiles nothing.
+# The wheel for any system, in an environment that has nothing else: imported with warnings as errors, then the quickstart.
+# Then an installation from source, with the kernels of the README's index, which compiles nothing on first use.
 test-wheel:
 	rm -rf .venv-wheel
 	$(PYTHON) -m venv .venv-wheel
-	.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel/dist .
+	CBEINDEX_LEVELS=none .venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel/dist .
 	.venv-wheel/bin/python -m pip install --quiet .venv-wheel/dist/*.whl
 	cp examples/quickstart.py .venv-wheel/
 	cd .venv-wheel && bin/python -W error -c "import cbeindex, cbeindex.interop" && bin/python -W error quickstart.py
 	cd .venv-wheel && bin/cbeindex --version
-	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 CBEINDEX_KINDS=default CBEINDEX_LEVELS=best \
-		.venv-wheel/bin/python -m pip wheel --quiet --no-deps --wheel-dir .venv-wheel/compiled .
-	.venv-wheel/bin/python -m pip install --quiet --force-reinstall --no-deps .venv-wheel/compiled/*.whl
+	CBEINDEX_KINDS=default CBEINDEX_LEVELS=best \
+		.venv-wheel/bin/python -m pip install --quiet --force-reinstall --no-deps .
 	cp tests/compiled_wheel.py .venv-wheel/
 	cd .venv-wheel && bin/python -W error compiled_wheel.py
 
 # A wheel with compiled kernels for all levels of processors whose code runs here, into dist/.
 wheel:
 	$(PYTHON) -m venv .venv-wheel
-	HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 .venv-wheel/bin/python -m pip wheel --no-deps --wheel-dir dist .
+	CBEINDEX_LEVELS=all .venv-wheel/bin/python -m pip wheel --no-deps --wheel-dir dist .
 
 # The kernel tests on 64-bit Arm. ARM_PYTHON=... runs another Python for Arm than the emulated one; TESTS=... some tests.
 ARM_PYTHON ?= .venv-arm/python
@@ -97,7 +96,7 @@ bench: .venv/bench
 
 .venv/%: pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --editable ".[$*]"
+	HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
 
 clean:

@@ -1,10 +1,11 @@
-"""Puts kernels that were compiled ahead of time into a wheel, if HATCH_BUILD_HOOK_ENABLE_CUSTOM=1 asks for it.
+"""Puts kernels that are compiled ahead of time into a wheel, so that a new installation compiles nothing on first use.
 
 The wheel is for this version of Python and this system. With other versions of numba, llvmlite or numpy, or on a
-processor that it has no code for, kernels are compiled on first use, as with any other wheel.
+processor that it has no code for, kernels are compiled on first use, as without them.
 
-CBEINDEX_LEVELS and CBEINDEX_KINDS choose levels of processors and kinds of indexes, all by default: they are the
-arguments of `cbeindex warm`.
+CBEINDEX_LEVELS and CBEINDEX_KINDS choose levels of processors and kinds of indexes, as `cbeindex warm` does: the best
+level of this machine and all kinds by default. CBEINDEX_LEVELS=none builds a wheel without compiled kernels, for any
+system. If compiling fails, `pip install` goes on without them, but a build whose levels were chosen fails.
 """
 
 from __future__ import annotations
@@ -27,14 +28,18 @@ class CompiledKernels(BuildHookInterface):  # type: ignore[type-arg,misc,unused-
     def initialize(self, version: str, build_data: dict[str, Any]) -> None:
         """Compile. An editable installation compiles on first use."""
         self._made = tempfile.TemporaryDirectory(prefix="cbeindex-kernels-")
-        if version == "editable":
+        levels, kinds = os.environ.get("CBEINDEX_LEVELS"), os.environ.get("CBEINDEX_KINDS", "").split()
+        if version == "editable" or levels == "none":
             return
-        levels, kinds = os.environ.get("CBEINDEX_LEVELS", "all"), os.environ.get("CBEINDEX_KINDS", "").split()
-        subprocess.run(
-            [sys.executable, "-m", "cbeindex", "warm", *kinds, "--into", self._made.name, "--levels", levels],
+        command = [sys.executable, "-m", "cbeindex", "warm", *kinds, "--into", self._made.name]
+        done = subprocess.run(
+            [*command, "--levels", levels or "best"],
             # The packages of an isolated build are found by the path of this process only.
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([self.root, *sys.path])}, check=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([self.root, *sys.path])}, check=levels is not None,
         )  # fmt: skip
+        if done.returncode != 0:
+            self.app.display_warning("no kernels could be compiled now: they are compiled on first use")
+            return
         build_data["force_include"][self._made.name] = "cbeindex/kernels/compiled"
         build_data["pure_python"], build_data["infer_tag"] = False, True
 

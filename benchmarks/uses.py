@@ -1,8 +1,9 @@
 """Uses of the library that start from nothing, for `benchmarks.start`: each is run alone, in a process of its own.
 
 `python -m benchmarks.uses MODULE:FUNCTION` prints, as JSON, the seconds of each step of a use, and what was compiled
-in it. A use is a generator: it yields the name of a step before it takes it. The import of cbeindex is the first step.
-Modules of uses import neither cbeindex nor numpy when they are imported themselves.
+in it. A use is a generator: it yields the name of a step before it takes it. The import of the library is the first
+step: cbeindex, unless `LIBRARIES` names another one. Modules of uses import neither cbeindex nor numpy when they are
+imported themselves.
 """
 
 from __future__ import annotations
@@ -13,9 +14,13 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 Use = Iterator[str]
+
+LIBRARIES = {"hnswlib": "hnswlib", "pynndescent": "pynndescent"}
+"""Uses of other libraries, and what they import."""
 
 
 def quickstart() -> Use:
@@ -159,13 +164,50 @@ def binary() -> Use:
     index.range_search(codes[:2], radius=400)
 
 
+def hnswlib() -> Use:
+    """Do what the first lines of the README do, with hnswlib, which is compiled when it is installed."""
+    import hnswlib as library
+
+    rows = _rows(768)
+    yield "add"
+    index = library.Index("cosine", 768)
+    index.init_index(len(rows))
+    index.add_items(rows)
+    yield "search"
+    index.knn_query(rows[:5], k=10)
+    with tempfile.TemporaryDirectory(prefix="cbeindex-start-") as folder:
+        yield "save"
+        index.save_index(f"{folder}/items")
+        yield "load"
+        index = library.Index("cosine", 768)
+        index.load_index(f"{folder}/items")
+        index.knn_query(rows[:5], k=10)
+
+
+def pynndescent() -> Use:
+    """Do what the first lines of the README do, with pynndescent, which numba compiles too. It saves nothing."""
+    import pynndescent as library
+
+    rows = _rows(768)
+    yield "add"
+    index = library.NNDescent(rows, metric="cosine")
+    index.prepare()
+    yield "search"
+    index.query(rows[:5], k=10)
+
+
 def _prepared(dim: int = 1_000) -> Any:
     """Return the class, and rows for it, which take no part in any step."""
-    import numpy as np
-
     from cbeindex import CBEIndex
 
-    return CBEIndex, np.random.default_rng(0).standard_normal((20_000, dim), dtype=np.float32)
+    return CBEIndex, _rows(dim)
+
+
+def _rows(dim: int) -> Any:
+    """Return 20,000 random rows."""
+    import numpy as np
+
+    return np.random.default_rng(0).standard_normal((20_000, dim), dtype=np.float32)
 
 
 class Compilations:
@@ -209,11 +251,12 @@ class Compilations:
 
 def run(use: Any) -> dict[str, Any]:
     """Run a use; return the seconds of its steps, those of compiling among them, and what was compiled."""
+    library = LIBRARIES.get(use.__name__, "cbeindex")
     start = time.perf_counter()
-    importlib.import_module("cbeindex")
+    importlib.import_module(library)
     seconds = {"import": time.perf_counter() - start}
     compiled = Compilations()
-    with compiled.recorded():
+    with compiled.recorded() if library == "cbeindex" else nullcontext():
         steps = use()
         step = next(steps)  # rows are made here
         while step is not None:
