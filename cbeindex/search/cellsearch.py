@@ -124,7 +124,7 @@ class CellSearch:
             return None
         stats, parts = self._stats(), []
         projected = None
-        if any(call.shares_cells(len(queries), n_threads) for call in self._calls):
+        if len(queries) > 1 and any(call.shares_cells(len(queries), n_threads) for call in self._calls):
             projected = self._project(queries, n_threads)
             if projected is None:
                 return None
