@@ -10,7 +10,7 @@ import numpy as np
 from .. import kernels
 from .._core.pages import is_beyond_memory
 from .._core.tuning import tuning
-from .._core.typing import Floats, Mask, Projections, Vectors
+from .._core.typing import Floats, Mask, Projections, Rows, Vectors
 from ..data.keys import EstimateKeys
 from ..data.rowerror import RowError
 from ..data.source import VectorSource
@@ -21,13 +21,14 @@ from ..distances.metrics import METRICS
 from ..store.segment import NOT_HIDDEN, Segment
 from . import exact
 from .batches import search_in_batches
-from .buckets.cellkernel import CellCall, CellCounts, CellsFound
+from .buckets.cellkernel import CellCall, CellCounts
 from .buckets.cellmaker import CellMaker
 from .candidates import count
 from .errors import gather_rows, level_errors
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import SearchResult
+from .single import SingleQuery
 from .topk import TopK, merge_segments
 
 
@@ -93,6 +94,7 @@ class CellSearch:
         n_rows = sum(part.segment.n_rows for part in self._parts)
         self._first_stats = plan.stats(n_rows) | {"visited": 0, "buckets": 0}
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
+        self._count = _count_vectors if self._has_kernel else _count_visits
 
     def _counts(self, part: CellPart) -> CellCounts:
         """Return how many cells and rows of a part the plan takes."""
@@ -115,6 +117,16 @@ class CellSearch:
 
         return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
 
+    def single(self) -> SingleQuery | None:
+        """Return the search for one dense query; None if that takes more than one call of a kernel."""
+        if self._transform is None or not self._has_kernel or len(self._calls) != 1:
+            return None
+        errors = None if self._plan.rerank == "exact" else lambda found, query: self._errors(found, query, 1)
+        arguments = self._calls[0].arguments_of_one(self._metric.longest, self._transform)
+        return SingleQuery(
+            kernels.cellsearch.search_vectors, arguments, self._plan.k, self._first_stats, _count_vectors, errors
+        )
+
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
         """Find the nearest rows of dense queries, float32 (n, dim) in C order, in one call of a kernel a segment.
 
@@ -136,7 +148,7 @@ class CellSearch:
                 found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
             if found.n_searched < len(queries):
                 return None
-            _count_visits(stats, found)
+            self._count(stats, found.visits)
             near = TopK(found.distances, found.ids)
             parts.append(near if self._has_kernel else TopK.of_keys(EstimateKeys(found.keys), part.segment))
         merged = merge_segments(parts, len(queries), self._plan.k, np.float32)
@@ -185,7 +197,7 @@ class CellSearch:
     ) -> TopK:
         """Find the nearest rows of one segment by estimate."""
         found = call.of_projections(queries.projections, queries.shifts, n_threads=n_threads)
-        _count_visits(stats, found)
+        self._count(stats, found.visits)
         return TopK.of_keys(EstimateKeys(found.keys), part.segment)
 
     def _nearest_by_vectors(
@@ -195,7 +207,7 @@ class CellSearch:
         segment, kept = part.segment, self._vectors_of(part.segment)
         dense = kept.dense(queries.vectors) if self._has_kernel and self._plan.rerank == "exact" else None
         found = call.of_projections(queries.projections, queries.shifts, dense, n_threads)
-        _count_visits(stats, found)
+        self._count(stats, found.visits)
         if self._has_kernel:
             return TopK(found.distances, found.ids)
         keys = EstimateKeys(found.keys)
@@ -227,10 +239,16 @@ class CellSearch:
         return self._first_stats.copy()
 
 
-def _count_visits(stats: dict[str, Any], found: CellsFound) -> None:
+def _count_visits(stats: dict[str, Any], visits: Rows) -> None:
     """Add what a search has visited to the counts in `stats`."""
-    n_rows, n_cells, n_read = found.visits.tolist()
+    n_rows, n_cells, _ = visits.tolist()
     stats["visited"] += n_rows
     stats["buckets"] += n_cells
-    if found.ids.shape[1]:
-        count(stats, vectors_read=n_read)
+
+
+def _count_vectors(stats: dict[str, Any], visits: Rows) -> None:
+    """Add what a search has visited, and the vectors that it has read, to the counts in `stats`."""
+    n_rows, n_cells, n_read = visits.tolist()
+    stats["visited"] += n_rows
+    stats["buckets"] += n_cells
+    stats["vectors_read"] = stats.get("vectors_read", 0) + n_read

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from .. import kernels
 from .._core.pages import is_beyond_memory
 from .._core.tuning import tuning
 from .._core.typing import Floats, Ids, Mask, Projections, Rows, Vectors
@@ -19,11 +20,12 @@ from ..distances.metrics import METRICS, squares
 from ..store.segment import NOT_HIDDEN, Segment
 from . import exact
 from .batches import search_in_batches
-from .buckets.graphkernel import GraphCall, GraphCounts, GraphFound
+from .buckets.graphkernel import GraphCall, GraphCounts
 from .candidates import count
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import IdMatches, RangeResult, SearchResult
+from .single import SingleQuery
 from .topk import TopK, merge_segments
 
 
@@ -117,6 +119,19 @@ class GraphSearch:
 
         return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
 
+    def single(self) -> SingleQuery | None:
+        """Return the search for one dense query; None if that takes more than one call of a kernel."""
+        if self._transform is None or not self._by_kernel or len(self._calls) != 1:
+            return None
+
+        def errors(found: TopK, query: Vectors) -> Floats:
+            return self._errors(found, [found], query, squares(query), 1)
+
+        return SingleQuery(
+            kernels.graphsearch.search_vectors, self._calls[0].arguments_of_one(self._transform), self._plan.k,
+            self._first_stats, _count, None if self._plan.rerank == "exact" else errors,
+        )  # fmt: skip
+
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
         """Find the nearest rows of dense queries, float32 (n, dim) in C order, in one call of a kernel a segment.
 
@@ -129,7 +144,7 @@ class GraphSearch:
             found = call.of_vectors(queries, self._transform, n_threads)
             if found.n_searched < len(queries):
                 return None
-            self._count(stats, found)
+            _count(stats, found.visits)
             parts.append(TopK(found.distances, found.ids))
         merged = merge_segments(parts, len(queries), self._plan.k, np.float32)
         errors = None
@@ -149,7 +164,7 @@ class GraphSearch:
                 parts.append(self._nearest_exactly(part, call, queries, stats, n_threads))
                 continue
             found = call.of_projections(queries.projections, queries.lines, _no_queries(n), n_threads)
-            self._count(stats, found)
+            _count(stats, found.visits)
             parts.append(TopK(found.distances, found.ids))
         merged = merge_segments(parts, n, plan.k, np.float32)
         errors = None if plan.rerank == "exact" else self._errors(merged, parts, vectors, row_squares, n_threads)
@@ -167,7 +182,7 @@ class GraphSearch:
         kept = kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
         dense = kept.dense(queries.vectors) if self._by_kernel else _no_queries(n)
         found = call.of_projections(queries.projections, queries.lines, dense, n_threads)
-        self._count(stats, found)
+        _count(stats, found.visits)
         if self._by_kernel:
             return TopK(found.distances, found.ids)
         rows, counts = np.maximum(found.ids, 0), np.count_nonzero(found.ids >= 0, axis=1)
@@ -194,14 +209,6 @@ class GraphSearch:
 
     def _stats(self) -> dict[str, Any]:
         return self._first_stats.copy()
-
-    def _count(self, stats: dict[str, Any], found: GraphFound) -> None:
-        """Add what a search has visited to the counts in `stats`."""
-        n_steps, n_scanned, n_read = found.visits.tolist()
-        stats["visited"] += n_steps + n_scanned
-        stats["steps"] += n_steps
-        if n_read:
-            count(stats, vectors_read=n_read)
 
     # --- rows within a radius ---
 
@@ -282,3 +289,12 @@ def _errors_of(merged: TopK, parts: list[TopK], errors: list[Floats]) -> Floats:
             at = order[np.searchsorted(part.ids[i], merged.ids[i, places], sorter=order)]
             out[i, places] = part_errors[i, at]
     return out
+
+
+def _count(stats: dict[str, Any], visits: Rows) -> None:
+    """Add what a search has visited to the counts in `stats`."""
+    n_steps, n_scanned, n_read = visits.tolist()
+    stats["visited"] += n_steps + n_scanned
+    stats["steps"] += n_steps
+    if n_read:
+        count(stats, vectors_read=n_read)

@@ -48,6 +48,7 @@ class PreparedSearch:
     def __init__(self, traits: IndexTraits, codec: Codec, request: SearchRequest, chosen: Plan) -> None:
         self._traits, self._codec, self._request, self._plan = traits, codec, request, chosen
         self._search, self._far = _search(traits, codec, chosen), chosen.far
+        self._single, self._query_shape = self._search.single(), (traits.dim,)
         self._deeper: CellSearch | GraphSearch | None = None
 
     @property
@@ -65,11 +66,25 @@ class PreparedSearch:
         blocks = [rows[np.flatnonzero(is_far[i : i + len(rows)])] for i, rows in source.own_blocks(1024)]
         return self._again(found, is_far, column.joined([column.of(rows) for rows in blocks]), n_threads)
 
+    def nearest_of_one(self, query: Any) -> SearchResult | None:
+        """Find the nearest rows of one query that needs no conversion.
+
+        Returns None if it is not a float32 array in C order of the right shape, if more than one call of a kernel is
+        needed, and if it is far from all rows.
+        """
+        if (
+            self._single is None or type(query) is not np.ndarray or query.shape != self._query_shape
+            or query.dtype != _FLOAT32 or not query.flags.c_contiguous
+        ):  # fmt: skip
+            return None
+        found = self._single.nearest(query[np.newaxis])
+        return None if found is None or found.distances[0] > self._far else found
+
     def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
         """Find the nearest rows of queries that need no conversion and are not divided into batches.
 
         Returns None if queries are not a float32 array in C order of the right shape, and where the search has no
-        kernel for them. One query at a time is the commonest call of all, so that every microsecond counts.
+        kernel for them.
         """
         if type(queries) is not np.ndarray or queries.dtype != _FLOAT32 or not queries.flags.c_contiguous:
             return None

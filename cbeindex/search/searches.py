@@ -43,6 +43,13 @@ class VectorSearches:
         threads: Any,
     ) -> SearchResult:
         """Search with the arguments of `CBEIndex.search`: `options` are those from `k` to `n_probes`."""
+        planned: PreparedSearch | None = None
+        if allow is None and deny is None and (threads is None or as_n_threads(threads)):
+            planned = state.rows.memo.get(options, recall)
+        if planned is not None:
+            found = planned.nearest_of_one(queries)
+            if found is not None:
+                return named(found, planned.selections) if state.rows.has_names else found
         ids = filter_of(allow, deny)
         if not isinstance(ids, FilterPerQuery):
             return self._nearest(state, queries, options, recall, ids, threads)

@@ -21,6 +21,7 @@ _NO_VECTORS: Vectors = np.empty((0, 0), dtype=np.float32)
 _NO_KEPT: NDArray[np.uint8] = np.empty((0, 0), dtype=np.uint8)
 # Stands for queries where there are no vectors to compare them with.
 _NO_QUERIES: Vectors = np.empty((1, 0), dtype=np.float32)
+_NO_KEYS: Keys = np.empty((1, 0), dtype=np.uint64)
 
 
 class CellCounts(NamedTuple):
@@ -172,16 +173,15 @@ class CellCall:
             return self._on_threads(search_group, found, n_threads, self._most_together)
         return self._on_threads(search, found, n_threads)
 
+    def arguments_of_one(self, longest: float, transform: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what `cellsearch.search_vectors` takes between one query and the arrays of its results."""
+        return longest, *transform, *self._arguments, _NO_KEYS
+
     def of_vectors(
         self, queries: Vectors, longest: float, transform: tuple[Any, ...], n_threads: int = 1
     ) -> CellsFound:
         """Search for dense queries; `transform` is what the kernel knows of the encoder."""
         found = CellsFound.empty(len(queries), self._counts)
-        if len(queries) == 1:
-            n_done = kernels.cellsearch.search_vectors(
-                queries, longest, *transform, *self._arguments, found.keys, found.distances, found.ids, found.visits
-            )
-            return found if n_done == 1 else found._replace(n_searched=self._checked(n_done))
 
         def search(some: slice, out: CellsFound) -> int:
             n: int = kernels.cellsearch.search_vectors(

@@ -118,14 +118,12 @@ class GraphCall:
 
         return self._on_threads(search, len(projections), n_threads)
 
+    def arguments_of_one(self, transform: tuple[Any, ...]) -> tuple[Any, ...]:
+        """Return what `graphsearch.search_vectors` takes between one query and the arrays of its results."""
+        return *self._lengths, *transform, *self._arguments
+
     def of_vectors(self, queries: Vectors, transform: tuple[Any, ...], n_threads: int = 1) -> GraphFound:
         """Search for dense queries; `transform` is what the kernel knows of the rotation."""
-        if len(queries) == 1:
-            one = GraphFound.empty(1, self._k)
-            n_done = kernels.graphsearch.search_vectors(
-                queries, *self._lengths, *transform, *self._arguments, one.distances, one.ids, one.visits
-            )
-            return one if n_done == 1 else one._replace(n_searched=self._checked(n_done))
 
         def search(some: slice, out: GraphFound) -> int:
             n: int = kernels.graphsearch.search_vectors(
