@@ -219,6 +219,15 @@ def test_codes_alone_report_what_they_expect():
     assert found.stats["rerank"] == "asymmetric"
 
 
+@pytest.mark.parametrize("vectors", [None, "int8"])
+def test_estimates_alone_are_searched_for_the_share_that_is_asked_for(vectors):
+    """As a share of what they can find, however large that is."""
+    index = an_index("cells" if vectors is None else "graph", 2_000, vectors=vectors)
+    plans = [index.explain(some_vectors(5), 10, recall=recall) for recall in (0.9, 0.96, 0.99)]
+    expected = [plan.expected_recall for plan in plans]
+    assert all(share >= asked for share, asked in zip(expected, (0.9, 0.96, 0.99), strict=True)), expected
+
+
 @pytest.mark.parametrize("kind", ["cells", "graph"])
 def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(kind):
     def n_queries(**changes):

@@ -42,8 +42,8 @@ class Settings(NamedTuple):
 def cheapest(selections: Sequence[Selection], k: int, share: float, vector_bytes: int) -> Settings:
     """Choose the cheapest settings that find `share` of the `k` nearest rows, or those that find most of them.
 
-    `vector_bytes` are the bytes of a kept vector. Where they are 0, estimates are the result, and all that is asked for
-    is most of what estimates can find.
+    `vector_bytes` are the bytes of a kept vector. Where they are 0, estimates are the result, and the share is one of
+    what estimates can find.
     """
     parts = [_Part.of(selection, k) for selection in selections]
     if not vector_bytes:
@@ -125,7 +125,7 @@ class _Part(NamedTuple):
             return Setting(None, 1.0, is_enough=is_deep)
         everything = calibration.everything(self.k, depth, share)
         if by_estimates:
-            share = min(share, tuning().explicit_recall * everything.share)
+            share *= everything.share
         if DEPTHS[depth] * self.n_results >= self.n_visible:
             everything = Setting(None, 1.0)
         if self.is_clumped(share):
