@@ -19,7 +19,8 @@ from benchmarks.datasets import Dataset, available
 from benchmarks.report import Progress, Report
 
 CONTENDERS = (
-    "cbeindex-graph", "cbeindex-cells", "SymphonyQG", "zvec", "alayalite", "ScaNN", "hnswlib", "HNSW32_SQ8", "usearch",
+    "cbeindex-graph", "cbeindex-graph-int8", "cbeindex-cells", "SymphonyQG", "zvec", "alayalite", "ScaNN", "hnswlib",
+    "HNSW32_SQ8", "usearch",
 )  # fmt: skip
 """Contenders where the user names none: those that answer one query fast."""
 
@@ -191,4 +192,4 @@ def _names(entries: list[Entry]) -> list[str]:
     return list(dict.fromkeys(entry.name for entry in entries))
 
 
-_NAME = {"contender": 16}
+_NAME = {"contender": 20}

@@ -14,6 +14,7 @@ from benchmarks.adapter import Adapter, Task
 
 REGISTRY = {
     "cbeindex-graph": "benchmarks.contenders.ours:Graph",
+    "cbeindex-graph-int8": "benchmarks.contenders.ours:GraphOfBytes",
     "cbeindex-cells": "benchmarks.contenders.ours:Cells",
     "cbeindex": "benchmarks.contenders.ours:Clusters",
     "cbeindex-hamming": "benchmarks.contenders.ours:ClustersHamming",

@@ -21,7 +21,9 @@ class Ours(Adapter):
     package = None
     buckets: ClassVar[str | None] = None
     mode: ClassVar[str] = "auto"
+    vectors: ClassVar[str] = "float32"
     codes_rerank: ClassVar[str | None] = "asymmetric"
+    vectors_rerank: ClassVar[str] = "exact"
     has_default_bits: ClassVar[bool] = False
 
     def warm_up(self) -> None:
@@ -35,13 +37,13 @@ class Ours(Adapter):
         """Return an index of some rows."""
         task = self.task
         encoder = "orthogonal" if self.has_default_bits else self.encoder
-        index = CBEIndex(task.dim, metric=task.metric, encoder=encoder, vectors="float32", buckets=self.buckets)
+        index = CBEIndex(task.dim, metric=task.metric, encoder=encoder, vectors=self.vectors, buckets=self.buckets)
         index.add(rows, n_threads=task.n_threads)
         return index
 
     def search_timed(self, queries: Any, setting: Setting) -> tuple[Ids, float, float]:
         """Leave encoding and re-ranking to the index."""
-        rerank = "exact" if setting.kind == "exact" else self.codes_rerank
+        rerank = self.vectors_rerank if setting.kind == "exact" else self.codes_rerank
         ids = self.index.search(
             queries,
             setting.k,
@@ -108,6 +110,12 @@ class Graph(Ours):
         n_bytes = steps * stats["record_bytes"] + vectors * 4 * self.task.dim
         seconds = steps * seconds_of_step(self.task.n_rows, stats["record_bytes"])
         return {"steps": steps, "vectors": vectors, "bytes": n_bytes, "seconds": seconds}
+
+
+class GraphOfBytes(Graph):
+    """CBEIndex with a graph and vectors of 8 bits a dimension, by default: its vertices are all that it keeps."""
+
+    vectors, vectors_rerank = "int8", "auto"
 
 
 class ClustersHamming(Clusters):
