@@ -25,7 +25,7 @@ from ..encoders.foreign import project_rows
 from .estimator import Geometry
 from .metrics import Metric, squares
 from .residuals import Numbers, ResidualCodec, spread_rows
-from .rotations import loses_nothing, rotation_of, turned_back
+from .rotations import decoded_vectors, loses_nothing, rotation_of
 
 KEPT_BITS = {"int4": 4, "int8": 8}
 """Bits a dimension of kept vectors, by the names of `vectors`."""
@@ -122,11 +122,7 @@ class KeptCodec:
 
     def vectors_of(self, column: NDArray[np.uint8]) -> Vectors:
         """Return the vectors that rows stand for, under "cosine" of length 1."""
-        parts = [
-            turned_back(self.rotation, self._decode(column[start : start + _TASK_ROWS]))
-            for start in range(0, len(column), _TASK_ROWS)
-        ]
-        return np.concatenate([np.empty((0, self.rotation.dim), dtype=np.float32), *parts])
+        return decoded_vectors(self.rotation, self._decode, column)
 
     def _decode(self, column: NDArray[np.uint8]) -> Projections:
         """Return the projections nearest to those of rows in the direction of their levels."""

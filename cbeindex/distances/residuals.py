@@ -30,7 +30,7 @@ from .. import kernels
 from .._core.progress import part_bar
 from .._core.tuning import tuning
 from .._core.typing import Doubles, Floats, Projections, Rows
-from ..data.columns import Column
+from ..data.columns import Column, take_rows
 from ..data.sparserows import VectorRows
 from .estimator import Geometry
 from .kmeans import assign, means, train
@@ -292,12 +292,12 @@ def _train_centres(projections: Projections) -> Floats:
     if n_centres < 2:
         return one
     rng = np.random.default_rng(n_rows)
-    points = np.ascontiguousarray(projections[:, : limits.cell_projections])
+    points = projections[:, : limits.cell_projections]
     is_held = np.zeros(n_rows, dtype=np.bool_)
     is_held[rng.choice(n_rows, n_rows // 8, replace=False)] = True
     with part_bar(limits.kmeans_iterations, "rounds of k-means") as advance:
-        centroids = train(points[~is_held], n_centres, rng, advance)
-    held = points[is_held]
+        centroids = train(take_rows(points, np.flatnonzero(~is_held)), n_centres, rng, advance)
+    held = take_rows(points, np.flatnonzero(is_held))
     left = squares(held - centroids[assign(held, centroids)]).sum()
     if left > (1 - limits.least_centre_gain) * squares(held).sum():
         return one

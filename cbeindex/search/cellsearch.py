@@ -113,7 +113,7 @@ class CellSearch:
             found = self.nearest_of(vectors, n_threads) if not isinstance(vectors, SparseRows) else None
             return found or self._nearest_projected(source, first, vectors, n_threads)
 
-        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan, n_threads))
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
         """Find the nearest rows of dense queries, float32 (n, dim) in C order, in one call of a kernel a segment.
