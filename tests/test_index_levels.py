@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 from cbeindex import CBEIndex, CirculantEncoder, CorruptIndexFileError, verify
-from cbeindex.encoders import SKLSHEncoder
+from cbeindex.encoders import AQBCEncoder, SKLSHEncoder
 from fuzz import container
 from tests import vector_oracles
 from tests.small import small_buckets, tune
@@ -337,6 +337,31 @@ def test_refit_keeps_vectors(options):
     index.refit()
     np.testing.assert_allclose(index.get(np.arange(200)), before, atol=0.15)
     assert index.search(some_vectors(3), 3).errors is not None
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("buckets", [None, "clusters", "graph"])
+@pytest.mark.parametrize(("vectors", "shrunk"), [("float32", "int4"), ("int8", "int8"), ("int4", "int4")])
+def test_decoded_vectors_can_be_encoded_again_by_an_encoder_of_counts(metric, buckets, vectors, shrunk):
+    """Levels of small values may stand for negative ones, which such an encoder refuses."""
+    counts = np.random.default_rng(0).poisson(0.5, (200, DIM)).astype(np.float32) + np.eye(200, DIM, dtype=np.float32)
+    counts[8] = 0
+    index = CBEIndex(DIM, encoder=AQBCEncoder(DIM), metric=metric, vectors=vectors, buckets=buckets)
+    index.add(counts)
+    index.shrink(shrunk)
+    state = index._state
+    snapshot = state.rows.snapshot()
+    column = state._kept_rows(snapshot.ids(), snapshot)
+    assert state.codec.kept.vectors_of(column).min() < 0
+    kept = index.get(np.arange(200))
+    assert kept.min() == 0
+    np.testing.assert_array_equal(index.search_ids(np.arange(5), 3).ids.shape, (5, 3))
+    other = CBEIndex(DIM, encoder=AQBCEncoder(DIM, seed=1).fit(counts), metric=metric, vectors="float32", buckets=None)
+    other.merge(index)
+    np.testing.assert_array_equal(other.get(np.arange(200)), kept)
+    index.refit()
+    # Steps of 4 bits are a third of the root mean square of a row, and rows were quantised twice.
+    np.testing.assert_allclose(index.get(np.arange(200)), kept, atol=0.34 * np.sqrt((kept**2).mean(axis=1).max()))
 
 
 # --- shrinking ---

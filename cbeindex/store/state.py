@@ -238,7 +238,11 @@ class IndexState(NamedTuple):
         return snapshot.names(ids) if self.ingest.has_names else None
 
     def _decoded(self, ids: Ids, snapshot: Snapshot) -> Vectors:
-        """Return the vectors that are kept of `ids` in 4 or 8 bits."""
+        """Return the vectors that are kept of `ids` in 4 or 8 bits.
+
+        Levels of small values may stand for negative ones. 0 is nearer to what was added where the encoder takes no
+        negative values, and can be encoded again.
+        """
         column, columns = self._kept_rows(ids, snapshot), self.rows.columns
         assert self.codec is not None
         assert self.codec.kept is not None
@@ -249,6 +253,9 @@ class IndexState(NamedTuple):
                 with np.errstate(over="ignore"):  # of vectors as long as float32 allows
                     vectors[piece] *= norms[piece, np.newaxis]
                 np.clip(vectors[piece], -largest, largest, out=vectors[piece])
+        if not getattr(self.codec.encoder, "takes_negative", True):
+            for piece in pieces(vectors):
+                np.maximum(vectors[piece], 0, out=vectors[piece])
         return vectors
 
     def _kept_rows(self, ids: Ids, snapshot: Snapshot) -> Any:
