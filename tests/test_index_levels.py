@@ -75,6 +75,35 @@ def test_estimates_are_near_the_truth_by_their_errors(options, metric, vectors):
 
 
 @pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("vectors", [*KINDS, None])
+def test_zero_vectors_are_at_distance_1_by_their_errors(options, vectors):
+    """Under "cosine" every vector is at distance 1 from a query of zeros, and every query from a row of zeros."""
+    scores = {"query": [], "row": []}
+    for seed in range(12):
+        rows, queries = some_vectors(200, seed), some_vectors(30, 100 + seed)
+        queries[8] = 0
+        index = CBEIndex(DIM, metric="cosine", vectors=vectors, seed=seed, **{"buckets": None, **options})
+        index.add(rows)
+        found = index.search(queries, 200, **exhaustive(index), **({} if vectors else {"rerank": "asymmetric"}))
+        assert (found.ids[8] == 8).sum() == 1
+        is_zero = found.ids == 8
+        is_zero[8] = False
+        if index.buckets == "graph":  # which knows that the query is 0
+            np.testing.assert_array_equal(found.distances[8], 1)
+            np.testing.assert_array_equal(found.errors[8], 0)
+        else:
+            scores["query"].append((found.distances[8] - 1) / found.errors[8])
+        scores["row"].append((found.distances[is_zero] - 1) / found.errors[is_zero])
+    # 2,400 scores of queries have a root mean square that is right to 0.05 or so, since those of an encoder depend on
+    # each other. A zero row has one error in each of 12 encoders and 30 queries: 12 numbers are right to a half.
+    if scores["query"]:
+        # Codes with fewer bits than dimensions have an error in proportion to the distance, half of it certain.
+        least = 0.375 if vectors is None and "n_bits" in options else 0.75
+        assert least < np.sqrt(np.mean(np.square(scores["query"]))) < 1.25
+    assert 0.4 < np.sqrt(np.mean(np.square(scores["row"]))) < 1.6
+
+
+@pytest.mark.parametrize("options", BUCKETS)
 @pytest.mark.parametrize("vectors", KINDS)
 def test_the_answer_does_not_depend_on_threads_batches_or_the_way_there(options, vectors):
     index, queries = an_index(vectors=vectors, **options), some_vectors(40, 5)

@@ -220,7 +220,7 @@ class CellSearch:
         column = gather_rows("residuals", segments, found.ids.ravel())
         projections = self._codec.project_queries(VectorSource(prepared, self._dim), 0, prepared, n_threads)
         distances = np.where(found.ids >= 0, found.distances, 0)
-        errors = self._residuals.errors(projections, distances, self._residuals.numbers_of(column))
+        errors = self._residuals.errors(projections, distances, column)
         return np.where(found.ids >= 0, errors, np.float32(np.nan))
 
     def _stats(self) -> dict[str, Any]:
