@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import random
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -55,7 +56,7 @@ def change_value(rng: random.Random, file: IndexFile) -> str:
     if isinstance(old, int) and rng.random() < 0.7:
         parent[key] = rng.choice((*NUMBERS, old + 1, old - 1, 2 * old, 64 * old, -old))
     else:
-        parent[key] = rng.choice((*NUMBERS, *VALUES))
+        parent[key] = _any_value(rng)
     return f"{place} = {_shown(parent[key])} instead of {_shown(old)}"
 
 
@@ -112,7 +113,7 @@ def rename_or_repeat_key(rng: random.Random, file: IndexFile) -> str:
         return "no keys"
     parent, key, place = rng.choice(places)
     new = rng.choice(("x", "", f"{key} ", str(key).upper(), Raw(f'"{key}"'), Raw(f'"{key}"'), Raw("1")))
-    parent[new] = parent[key] if rng.random() < 0.5 else rng.choice((*NUMBERS, *VALUES))
+    parent[new] = parent[key] if rng.random() < 0.5 else _any_value(rng)
     if not isinstance(new, Raw):
         del parent[key]
     return f"{place} also as, or renamed to, {new!r}"
@@ -122,7 +123,7 @@ def swap_values(rng: random.Random, file: IndexFile) -> str:
     """Let two values change places."""
     places = list(_places(file.content))
     (a, key_a, place_a), (b, key_b, place_b) = rng.choice(places), rng.choice(places)
-    if place_a.startswith(place_b) or place_b.startswith(place_a):  # a value must not contain itself
+    if _holds(a[key_a], b) or _holds(b[key_b], a):  # a value must not contain itself
         return "nothing swapped"
     a[key_a], b[key_b] = b[key_b], a[key_a]
     return f"{place_a} and {place_b} swapped"
@@ -164,7 +165,7 @@ def change_section_fields(rng: random.Random, file: IndexFile) -> str:
         return "no sections"
     section = rng.choice(file.sections)
     name = rng.choice(("name", "dtype", "shape", "offset", "crc32", "more"))
-    value: Any = rng.choice((*NUMBERS, *VALUES))
+    value: Any = _any_value(rng)
     if name == "dtype" and rng.random() < 0.7:
         value = rng.choice(DTYPES)
     elif name == "shape" and rng.random() < 0.8:
@@ -405,6 +406,17 @@ def _places(value: Any, place: str = "") -> Iterator[tuple[Any, Any, str]]:
         yield from _places(value[key], f"{place}/{key}")
     if not place and not keys:  # nothing is left to be changed
         yield {"nothing": 0}, "nothing", "nothing"
+
+
+def _any_value(rng: random.Random) -> Any:
+    """Return a number or a value; a copy, because what is put into one file may be changed there."""
+    return copy.deepcopy(rng.choice((*NUMBERS, *VALUES)))
+
+
+def _holds(value: Any, container: Any) -> bool:
+    """Return whether a value is a certain dict or list, or holds it at any depth, maybe by another name."""
+    entries = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return value is container or any(_holds(entry, container) for entry in entries)
 
 
 def _segments(file: IndexFile) -> list[Any]:

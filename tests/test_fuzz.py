@@ -2,6 +2,7 @@
 
 import io
 import os
+import random
 import re
 import signal
 import time
@@ -17,7 +18,7 @@ if not hasattr(os, "fork"):
 
 from cbeindex import BinaryIndex, CBEIndex, CorruptIndexFileError, verify
 from cbeindex.storage import container as storage
-from fuzz import container, corpus, faults, files, pool, processes, properties
+from fuzz import container, corpus, faults, files, mutations, pool, processes, properties
 from fuzz.__main__ import main
 from fuzz.report import random_of
 from tests.conftest import COMPILED
@@ -99,6 +100,21 @@ class TestContainer:
         assert made[0] == made[1]
         other, _ = files.make_file(random_of(3, "files", 6), 8, tmp_path / "items.cbe")
         assert other != made[0][0]
+
+    def test_mutations_of_mutations_can_be_written(self):
+        """However many follow each other, no value comes to contain itself, and none of them changes other files."""
+        ways = (
+            mutations.change_value, mutations.change_segments, mutations.rename_or_repeat_key, mutations.swap_values,
+            mutations.drop_value,
+        )  # fmt: skip
+        values = repr(mutations.VALUES)  # NaN does not equal itself
+        for seed in range(200):
+            rng, segment = random.Random(seed), {"name": "0", "buckets": {"kind": "cells", "options": [1, [2]]}}
+            file = container.IndexFile({"rows": {"segments": [segment]}}, [container.Section("0/ids", "<i8", [0], b"")])
+            for _ in range(rng.randint(2, 6)):
+                rng.choice(ways)(rng, file)
+            assert container.to_json(file.content)
+            assert repr(mutations.VALUES) == values, seed
 
 
 @pytest.mark.parametrize("number", range(3, len(corpus.RECIPES), 7))

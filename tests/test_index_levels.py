@@ -10,7 +10,7 @@ import pytest
 import scipy.sparse
 
 from cbeindex import CBEIndex, CirculantEncoder, CorruptIndexFileError, verify
-from cbeindex.encoders import SKLSHEncoder
+from cbeindex.encoders import AQBCEncoder, SKLSHEncoder
 from fuzz import container
 from tests import vector_oracles
 from tests.small import small_buckets, tune
@@ -72,6 +72,35 @@ def test_estimates_are_near_the_truth_by_their_errors(options, metric, vectors):
     bound = 0.05 if vectors == "int8" else 0.5
     assert np.abs(found.distances - truth).mean() < bound * truth.std()
     assert found.stats["rerank"] == ("levels" if index._state.ingest.kept_column == "vectors" else "asymmetric")
+
+
+@pytest.mark.parametrize("options", BUCKETS)
+@pytest.mark.parametrize("vectors", [*KINDS, None])
+def test_zero_vectors_are_at_distance_1_by_their_errors(options, vectors):
+    """Under "cosine" every vector is at distance 1 from a query of zeros, and every query from a row of zeros."""
+    scores = {"query": [], "row": []}
+    for seed in range(12):
+        rows, queries = some_vectors(200, seed), some_vectors(30, 100 + seed)
+        queries[8] = 0
+        index = CBEIndex(DIM, metric="cosine", vectors=vectors, seed=seed, **{"buckets": None, **options})
+        index.add(rows)
+        found = index.search(queries, 200, **exhaustive(index), **({} if vectors else {"rerank": "asymmetric"}))
+        assert (found.ids[8] == 8).sum() == 1
+        is_zero = found.ids == 8
+        is_zero[8] = False
+        if index.buckets == "graph":  # which knows that the query is 0
+            np.testing.assert_array_equal(found.distances[8], 1)
+            np.testing.assert_array_equal(found.errors[8], 0)
+        else:
+            scores["query"].append((found.distances[8] - 1) / found.errors[8])
+        scores["row"].append((found.distances[is_zero] - 1) / found.errors[is_zero])
+    # 2,400 scores of queries have a root mean square that is right to 0.05 or so, since those of an encoder depend on
+    # each other. A zero row has one error in each of 12 encoders and 30 queries: 12 numbers are right to a half.
+    if scores["query"]:
+        # Codes with fewer bits than dimensions have an error in proportion to the distance, half of it certain.
+        least = 0.375 if vectors is None and "n_bits" in options else 0.75
+        assert least < np.sqrt(np.mean(np.square(scores["query"]))) < 1.25
+    assert 0.4 < np.sqrt(np.mean(np.square(scores["row"]))) < 1.6
 
 
 @pytest.mark.parametrize("options", BUCKETS)
@@ -337,6 +366,31 @@ def test_refit_keeps_vectors(options):
     index.refit()
     np.testing.assert_allclose(index.get(np.arange(200)), before, atol=0.15)
     assert index.search(some_vectors(3), 3).errors is not None
+
+
+@pytest.mark.parametrize("metric", METRICS)
+@pytest.mark.parametrize("buckets", [None, "clusters", "graph"])
+@pytest.mark.parametrize(("vectors", "shrunk"), [("float32", "int4"), ("int8", "int8"), ("int4", "int4")])
+def test_decoded_vectors_can_be_encoded_again_by_an_encoder_of_counts(metric, buckets, vectors, shrunk):
+    """Levels of small values may stand for negative ones, which such an encoder refuses."""
+    counts = np.random.default_rng(0).poisson(0.5, (200, DIM)).astype(np.float32) + np.eye(200, DIM, dtype=np.float32)
+    counts[8] = 0
+    index = CBEIndex(DIM, encoder=AQBCEncoder(DIM), metric=metric, vectors=vectors, buckets=buckets)
+    index.add(counts)
+    index.shrink(shrunk)
+    state = index._state
+    snapshot = state.rows.snapshot()
+    column = state._kept_rows(snapshot.ids(), snapshot)
+    assert state.codec.kept.vectors_of(column).min() < 0
+    kept = index.get(np.arange(200))
+    assert kept.min() == 0
+    np.testing.assert_array_equal(index.search_ids(np.arange(5), 3).ids.shape, (5, 3))
+    other = CBEIndex(DIM, encoder=AQBCEncoder(DIM, seed=1).fit(counts), metric=metric, vectors="float32", buckets=None)
+    other.merge(index)
+    np.testing.assert_array_equal(other.get(np.arange(200)), kept)
+    index.refit()
+    # Steps of 4 bits are a third of the root mean square of a row, and rows were quantised twice.
+    np.testing.assert_allclose(index.get(np.arange(200)), kept, atol=0.34 * np.sqrt((kept**2).mean(axis=1).max()))
 
 
 # --- shrinking ---

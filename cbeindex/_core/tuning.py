@@ -108,6 +108,8 @@ class Tuning:
 
     # --- distances ---
 
+    # Projections of kept vectors that are decoded at a time, which takes 20 ms: Ctrl-C waits for the end.
+    decode_step_values: int = 2**20
     # float32 vectors of at least this many values are squared in pieces of 64, which takes a third of the time.
     long_vector_values: int = 1024
 
@@ -120,8 +122,8 @@ class Tuning:
     least_buffer_rows: int = 64
     # The same limit for indexes with buckets: every row in the buffer is scanned, so fewer of them may wait there.
     bucket_buffer_rows: int = 2**12
-    # Columns are copied in pieces of this many bytes, which takes 10 to 40 ms: Ctrl-C waits for the end of a piece.
-    copy_bytes: int = 2**25
+    # Large arrays are copied in pieces of this many bytes, which takes 5 to 40 ms: Ctrl-C waits for the end of a piece.
+    copy_bytes: int = 2**23
     # Segments are not merged beyond this size: the copy costs more than one segment less saves.
     large_segment_rows: int = 2**22
     large_segment_bytes: int = 2**30
@@ -147,8 +149,10 @@ class Tuning:
     # --- search ---
 
     # Batches: values of queries and queries that all threads search at a time, and the least queries of a thread that
-    # takes a part of its own.
+    # takes a part of its own. A row that is found for a query counts as so many values: its key, row, id and distances
+    # take some 32 bytes.
     query_values: int = 2**24
+    found_row_values: int = 8
     query_rows: int = 2048
     least_thread_queries: int = 32
 
@@ -241,9 +245,11 @@ class Tuning:
     range_sigmas: float = 4.0
     # Up to this many results are kept sorted while vectors are read; more results are sorted at the end.
     most_inserted_results: int = 256
-    # Queries, and values of queries, whose candidates one call reads.
+    # Queries, and values of queries, whose candidates one call reads, and values of these candidates: Ctrl-C waits
+    # for the end, 0.09 s.
     exact_task_queries: int = 64
     exact_task_values: int = 2**21
+    exact_task_reads: int = 2**26
     # Vectors that a range search reads at a time.
     range_read_rows: int = 1024
 
@@ -266,8 +272,11 @@ class Tuning:
     # themselves and 19 together at a recall of 0.95, 76 and 40 at 0.99.
     group_task_queries: int = 1024
     group_task_keys: int = 2**22  # of all queries of a task: 32 MB
-    # Rows times queries of a task: some 0.1 s, so that a search can be interrupted.
-    cell_task_rows: int = 2**26
+    # Nanoseconds of a task, by the costs of the planner and by that of each row that is found, so that a search can be
+    # interrupted. 60,000 rows of 784 bits in all cells take 0.12 ms a query if 10 are found, 0.54 if 2,000 and 5.4 if
+    # 20,000, whether 32 or 512 queries share the cells.
+    cell_task_ns: float = 1e8
+    found_row_ns: float = 270.0
     least_group_queries: int = 8
     least_cell_visits: int = 2
     # k-means: training rows for each centroid, and iterations. On GloVe, 100 rows and 10 iterations scan one row in
@@ -442,8 +451,10 @@ class Tuning:
     least_graph_candidates: int = 6
     # Rows that a range search finds at first; four times as many while all of them may be within the radius.
     first_range_beam: int = 64
-    # Queries of a task.
+    # Queries of a task, and bytes of levels that a task scans for all of them, so that a search can be interrupted: a
+    # query takes 4.5 ms to scan 60,000 rows of 784 bytes, each in a record of its own.
     graph_task_queries: int = 64
+    graph_task_bytes: int = 2**29
 
     # --- building of graphs: steps of walks at recall 0.95 / 0.99 on Fashion (60,000 x 784), GloVe (100,000 x 100) ---
 

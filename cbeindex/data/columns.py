@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -66,6 +66,12 @@ class Column:
         return out
 
 
+def pieces(values: NDArray[Any]) -> Iterator[slice]:
+    """Divide the rows of a large array: Ctrl-C takes effect between two calls of numpy."""
+    step = max(1, tuning().copy_bytes * len(values) // max(1, values.nbytes))
+    return (slice(start, start + step) for start in range(0, len(values), step))
+
+
 def take_rows(values: Any, rows: Rows) -> Any:
     """Copy some rows of a column."""
     if not isinstance(values, np.ndarray):
@@ -76,10 +82,8 @@ def take_rows(values: Any, rows: Rows) -> Any:
 
 
 def _copy(values: NDArray[Any], rows: Rows | slice, out: NDArray[Any]) -> None:
-    """Copy rows of an array piece by piece: Ctrl-C takes effect between two calls of numpy."""
-    step = max(1, tuning().copy_bytes * len(out) // max(1, out.nbytes))
-    for start in range(0, len(out), step):
-        piece = slice(start, start + step)
+    """Copy rows of an array piece by piece."""
+    for piece in pieces(out):
         out[piece] = values[piece if isinstance(rows, slice) else rows[piece]]
 
 

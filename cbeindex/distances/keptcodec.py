@@ -25,15 +25,13 @@ from ..encoders.foreign import project_rows
 from .estimator import Geometry
 from .metrics import Metric, squares
 from .residuals import Numbers, ResidualCodec, spread_rows
-from .rotations import loses_nothing, rotation_of, turned_back
+from .rotations import decoded_vectors, loses_nothing, rotation_of
 
 KEPT_BITS = {"int4": 4, "int8": 8}
 """Bits a dimension of kept vectors, by the names of `vectors`."""
 
 # Bytes of a row before its levels: factor, offset, and spread with the number of the centre.
 _HEAD = 12
-# Rows that are decoded at a time.
-_TASK_ROWS = 4096
 # Rounding of a query to whole numbers up to 32,767, over its largest projection: standard deviation.
 _QUERY_ROUNDING = 1 / (32767 * np.sqrt(12))
 
@@ -114,19 +112,9 @@ class KeptCodec:
         lengths = np.sqrt(np.maximum(square, 0)).astype(np.float32)
         return values, Numbers(factors, offsets, spreads, lengths, centres)
 
-    def numbers_of(self, column: NDArray[np.uint8]) -> Numbers:
-        """Return the numbers of rows."""
-        starts = range(0, max(1, len(column)), _TASK_ROWS)
-        parts = [self._parts(column[start : start + _TASK_ROWS])[1] for start in starts]
-        return Numbers(*(np.concatenate(values) for values in zip(*parts, strict=True)))
-
     def vectors_of(self, column: NDArray[np.uint8]) -> Vectors:
         """Return the vectors that rows stand for, under "cosine" of length 1."""
-        parts = [
-            turned_back(self.rotation, self._decode(column[start : start + _TASK_ROWS]))
-            for start in range(0, len(column), _TASK_ROWS)
-        ]
-        return np.concatenate([np.empty((0, self.rotation.dim), dtype=np.float32), *parts])
+        return decoded_vectors(self.rotation, self._decode, column)
 
     def _decode(self, column: NDArray[np.uint8]) -> Projections:
         """Return the projections nearest to those of rows in the direction of their levels."""
@@ -159,12 +147,7 @@ class KeptCodec:
 
     def errors(self, projections: Projections, distances: Floats, column: NDArray[np.uint8]) -> Floats:
         """Return the standard errors of estimated distances, float32 (n_queries, k), to the rows of a column."""
-        numbers = self.numbers_of(column)
-        errors = self.residuals.errors(projections, distances, numbers)
-        largest = np.abs(projections).max(axis=1, initial=0, keepdims=True)
-        factors = self.residuals.factor_scale * numbers.lengths.reshape(distances.shape)
-        rounded: Floats = np.hypot(errors, (_QUERY_ROUNDING * largest * factors).astype(np.float32))
-        return rounded
+        return self.residuals.errors(projections, distances, column, self._parts, _QUERY_ROUNDING)
 
 
 def heads_of(column: NDArray[np.uint8], n_centres: int) -> tuple[Floats, Floats, Floats, NDArray[np.uint16]]:

@@ -7,13 +7,14 @@ costs as much as all before.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
 from .._core.threads import leave_if_interrupted
 from .._core.tuning import tuning
 from .._core.typing import Floats, Rows
+from ..data.columns import take_rows
 
 
 def assign(points: Floats, centroids: Floats) -> Rows:
@@ -35,10 +36,24 @@ def means(points: Floats, cell: Rows, n_cells: int) -> tuple[Floats, Rows]:
     filled = np.flatnonzero(sizes)
     sums: Floats = np.zeros((n_cells, points.shape[1]), dtype=np.float32)
     if filled.size:
-        starts = np.concatenate([[0], np.cumsum(sizes[filled])[:-1]])
-        sums[filled] = np.add.reduceat(points[np.argsort(cell, kind="stable")], starts, axis=0)
+        order, ends = np.argsort(cell, kind="stable"), np.cumsum(sizes[filled])
+        starts = ends - sizes[filled]
+        for some in _blocks(ends):
+            leave_if_interrupted()
+            rows = take_rows(points, order[starts[some][0] : ends[some][-1]])
+            sums[filled[some]] = np.add.reduceat(rows, starts[some] - starts[some][0], axis=0)
     sums /= np.maximum(sizes, 1)[:, np.newaxis].astype(np.float32)
     return sums, sizes
+
+
+def _blocks(ends: Rows) -> Iterator[slice]:
+    """Divide cells that end at these points into blocks of about as many points, but whole cells."""
+    start = 0
+    while start < len(ends):
+        n_before = ends[start - 1] if start else 0
+        stop = int(np.searchsorted(ends, n_before + tuning().kmeans_block_rows, side="right"))
+        yield slice(start, max(stop, start + 1))
+        start = max(stop, start + 1)
 
 
 def train(
@@ -46,7 +61,7 @@ def train(
 ) -> Floats:
     """Find centroids of points, which are at least as many; `advance` is called after each round."""
     limits = tuning()
-    points = points[rng.permutation(len(points))[: limits.kmeans_rows * n_centroids]]
+    points = take_rows(points, rng.permutation(len(points))[: limits.kmeans_rows * n_centroids])
     centroids = points[:n_centroids]
     for i in range(limits.kmeans_iterations):
         is_early = i < limits.kmeans_iterations - limits.kmeans_whole_rounds

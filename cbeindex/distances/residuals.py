@@ -19,9 +19,10 @@ is the spread of the row, f |V'| / sqrt(n_bits - 1), times |w'|.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -30,7 +31,7 @@ from .. import kernels
 from .._core.progress import part_bar
 from .._core.tuning import tuning
 from .._core.typing import Doubles, Floats, Projections, Rows
-from ..data.columns import Column
+from ..data.columns import Column, take_rows
 from ..data.sparserows import VectorRows
 from .estimator import Geometry
 from .kmeans import assign, means, train
@@ -61,6 +62,9 @@ class Numbers(NamedTuple):
     spreads: Floats
     lengths: Floats
     centres: NDArray[np.uint16]
+
+
+PartsOf: TypeAlias = Callable[[NDArray[np.uint8]], tuple[Floats, Numbers]]
 
 
 @dataclass(frozen=True)
@@ -209,41 +213,72 @@ class ResidualCodec:
         scale = self.geometry.scale
         return {"l2": (scale, 0.0), "cosine": (scale / 2, 0.0), "ip": (0.0, -scale)}[self.metric.name]
 
-    def errors(self, projections: Projections, distances: Floats, numbers: Numbers) -> Floats:
+    def errors(
+        self, projections: Projections, distances: Floats, column: NDArray[np.uint8],
+        parts_of: PartsOf | None = None, query_rounding: float = 0.0,
+    ) -> Floats:  # fmt: skip
         """Return the standard errors of estimated distances.
 
         Parameters
         ----------
         projections : float32 array of shape (n_queries, n_bits)
         distances : float32 array of shape (n_queries, k)
-        numbers : Numbers of n_queries * k rows
-            Those at these distances.
+        column : uint8 array of shape (n_queries * k, row bytes)
+            The rows at these distances.
+        parts_of : callable, optional
+            Returns the values of levels, at any scale, and the numbers of rows of the column, if it is not that of
+            this codec.
+        query_rounding : float
+            Standard deviation of the rounding of the projections of a query, over the largest of them.
         """
-        shape, geometry = distances.shape, self.geometry
-        spreads, lengths = numbers.spreads.reshape(shape), numbers.lengths.reshape(shape).astype(np.float64)
+        n, k = distances.shape
+        errors: Floats = np.empty((n, k), dtype=np.float32)
+        step = max(1, tuning().decode_step_values // max(1, k * self.n_bits))
+        for start in range(0, n, step):
+            some = slice(start, min(start + step, n))
+            values, numbers = (parts_of or self._parts)(column[some.start * k : some.stop * k])
+            errors[some] = self._errors_of(projections[some], distances[some], values, numbers, query_rounding)
+        return errors
+
+    def _parts(self, column: NDArray[np.uint8]) -> tuple[Floats, Numbers]:
+        """Return the values of the levels of encoded rows, at the length of their residuals, and their numbers."""
+        values, numbers = np.empty((len(column), self.n_bits), dtype=np.float32), self.numbers_of(column)
+        kernels.residuals.decode_rows(column, np.arange(len(column)), self.n_bits, self.bits, self.centres, values)
+        values -= self.centres[numbers.centres]
+        return values, numbers
+
+    def _errors_of(
+        self, projections: Projections, distances: Floats, values: Floats, numbers: Numbers, query_rounding: float
+    ) -> NDArray[np.float64]:
+        """Return the standard errors of the distances of some queries."""
+        shape, scale, variance = distances.shape, self.geometry.scale, self.geometry.variance
+        spreads, lengths = (n.reshape(shape).astype(np.float64) for n in (numbers.spreads, numbers.lengths))
         centres = numbers.centres.reshape(shape)
-        across = np.empty(shape)
-        for i in range(shape[0]):  # |w|^2
-            used, places = np.unique(centres[i], return_inverse=True)
-            across[i] = squares(projections[i] - self.centres[used])[places]
+        w = projections[:, np.newaxis] - self.centres[centres]
+        across = np.einsum("ijk,ijk->ij", w, w, dtype=np.float64)
         if self.metric.name == "ip":
             apart = np.sqrt(lengths**2 + squares(self.centres)[centres])
             whole = np.sqrt(squares(projections))[:, np.newaxis]
-            product = geometry.scale * spreads * np.sqrt(across)
-            projected = geometry.scale * apart * whole * np.sqrt(geometry.variance / 2)
+            product = scale * spreads * np.sqrt(across)
+            projected = scale * apart * whole * np.sqrt(variance / 2)
         else:
             half = 1 if self.metric.name == "l2" else 2
+            levels = values.reshape(w.shape)
             with np.errstate(divide="ignore", invalid="ignore"):
-                # <y, w> / |y|, by the estimate itself: what is left of w is orthogonal to y. It is at least as long as
-                # the error that the estimate may have.
-                along = (lengths**2 + across - half * distances / geometry.scale) / (2 * lengths)
+                # f <V, w> / |y|, which estimates <y, w> / |y|: what is left of w is orthogonal to y. It is at least as
+                # long as the error that the estimate may have. f |V| is |y| and what it misses.
+                along = np.einsum("ijk,ijk->ij", levels, w, dtype=np.float64)
+                along *= np.sqrt(1 + (self.n_bits - 1) * (spreads / lengths) ** 2) / np.sqrt(squares(values)).reshape(
+                    shape
+                )
                 least = np.minimum((spreads / lengths) ** 2, 1) * across
                 rest = np.where(lengths > 0, np.clip(across - along**2, least, across), 0)
-            product = 2 * geometry.scale / half * spreads * np.sqrt(rest)
-            projected = np.sqrt(geometry.variance) * distances
-        size = np.abs(numbers.offsets.reshape(shape)) + geometry.scale * across + np.abs(distances)
-        rounding = _ROUNDING * size
-        errors: Floats = np.sqrt(product**2 + projected**2 + rounding**2).astype(np.float32)
+            product = 2 * scale / half * spreads * np.sqrt(rest)
+            projected = np.sqrt(variance) * distances
+        rounding = _ROUNDING * (np.abs(numbers.offsets.reshape(shape)) + scale * across + np.abs(distances))
+        largest = np.abs(projections).max(axis=1, initial=0, keepdims=True)
+        rounded = query_rounding * self.factor_scale * largest * lengths
+        errors: NDArray[np.float64] = np.sqrt(product**2 + projected**2 + rounding**2 + rounded**2)
         return errors
 
     def doubt_terms(self, n_sigmas: float) -> Doubles:
@@ -254,7 +289,10 @@ class ResidualCodec:
         geometry, half = self.geometry, {"l2": 1, "cosine": 2, "ip": 0}[self.metric.name]
         extra = 16 * float(np.finfo(np.float32).eps) if n_sigmas else 0.0
         variance = float(geometry.variance)
-        return np.array([n_sigmas, extra, geometry.scale, half, variance, _ROUNDING, math.sqrt(variance)])
+        # Under "cosine", zero vectors have a distance of 1 by definition, of which a half is beside the squared one.
+        # Their residuals have the same length.
+        zero = math.sqrt(squares(self.mean + self.centres).min()) if self.metric.name == "cosine" else -1.0
+        return np.array([n_sigmas, extra, geometry.scale, half, variance, _ROUNDING, math.sqrt(variance), zero])
 
 
 def residual_column(n_bits: int, bits: int) -> Column:
@@ -292,12 +330,12 @@ def _train_centres(projections: Projections) -> Floats:
     if n_centres < 2:
         return one
     rng = np.random.default_rng(n_rows)
-    points = np.ascontiguousarray(projections[:, : limits.cell_projections])
+    points = projections[:, : limits.cell_projections]
     is_held = np.zeros(n_rows, dtype=np.bool_)
     is_held[rng.choice(n_rows, n_rows // 8, replace=False)] = True
     with part_bar(limits.kmeans_iterations, "rounds of k-means") as advance:
-        centroids = train(points[~is_held], n_centres, rng, advance)
-    held = points[is_held]
+        centroids = train(take_rows(points, np.flatnonzero(~is_held)), n_centres, rng, advance)
+    held = take_rows(points, np.flatnonzero(is_held))
     left = squares(held - centroids[assign(held, centroids)]).sum()
     if left > (1 - limits.least_centre_gain) * squares(held).sum():
         return one

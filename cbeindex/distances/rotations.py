@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
+from .._core.tuning import tuning
 from .._core.typing import Floats, Projections, Vectors
 from ..encoders import CirculantEncoder
 from ..encoders.lengths import fast_length
@@ -45,3 +48,14 @@ def turned_back(rotation: CirculantEncoder, projections: Projections) -> Vectors
     flipped = fft.irfft(spectra, rotation.length, axis=1)[:, : rotation.dim]
     rows: Vectors = (flipped * rotation.signs[0] + rotation.centre).astype(np.float32)
     return rows
+
+
+def decoded_vectors(
+    rotation: CirculantEncoder, decode: Callable[[NDArray[np.uint8]], Projections], column: NDArray[np.uint8]
+) -> Vectors:
+    """Return the vectors whose projections `decode` makes of the rows of a column, some rows at a time."""
+    vectors: Vectors = np.empty((len(column), rotation.dim), dtype=np.float32)
+    step = max(1, tuning().decode_step_values // rotation.length)
+    for start in range(0, len(column), step):
+        vectors[start : start + step] = turned_back(rotation, decode(column[start : start + step]))
+    return vectors

@@ -34,7 +34,7 @@ from ..encoders.foreign import project_rows
 from ..encoders.lengths import fast_length
 from ..errors import CorruptIndexFileError
 from .metrics import Metric, squares
-from .rotations import rotation_around, turned_back
+from .rotations import decoded_vectors, rotation_around, turned_back
 
 # Rounding of a squared distance in float32, over the sizes of its terms.
 _ROUNDING = 4 * float(np.finfo(np.float32).eps)
@@ -187,11 +187,7 @@ class VertexCodec:
 
     def vectors_of(self, column: NDArray[np.uint8]) -> Vectors:
         """Return the vectors that vertices stand for, under "cosine" of length 1. Needs levels of all dimensions."""
-        parts = [
-            turned_back(self.first, self.decode(column[start : start + _TASK_ROWS], 1))
-            for start in range(0, len(column), _TASK_ROWS)
-        ]
-        return np.concatenate([np.empty((0, self.first.dim), dtype=np.float32), *parts])
+        return decoded_vectors(self.first, lambda rows: self.decode(rows, 1), column)
 
     def squared_errors(self, column: NDArray[np.uint8]) -> Doubles:
         """Return the squared distances of rows to the vectors that their vertices stand for."""

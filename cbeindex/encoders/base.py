@@ -37,6 +37,9 @@ class Encoder(ABC):
     is_linear: ClassVar[bool] = True
     """Whether projections are linear in the vector. Distances are estimated for linear encoders only."""
 
+    takes_negative: ClassVar[bool] = True
+    """Whether vectors may have negative values."""
+
     def __init__(self, dim: int, n_bits: int | None) -> None:
         self.dim = as_count(dim, "dim", most=MOST_DIM)
         self.n_bits = self.dim if n_bits is None else as_count(n_bits, "n_bits", most=MOST_BITS)

@@ -44,8 +44,9 @@ def choose_by_gap(
 
 @njit(cache=True, nogil=True)
 def doubt_of(
-    near: float, offset: float, spread: float, length: float, across: float, apart: float, whole: float, terms: Any
-) -> Any:
+    near: float, query_shift: float, offset: float, spread: float, length: float, across: float, apart: float,
+    whole: float, terms: Any,
+) -> Any:  # fmt: skip
     """Return how far below its estimate the distance of a row may be; see `ResidualCodec.errors` and `doubt_terms`.
 
     `across` is the squared distance of the query to the centre of the row, `apart` the squared length of the centre,
@@ -58,9 +59,11 @@ def doubt_of(
     else:
         rest = 0.0
         if length > 0:
-            along = (length * length + across - half * near / scale) / (2 * length)
+            along = (length * length + across - half * (near - query_shift) / scale) / (2 * length)
             least = min((spread / length) ** 2, 1.0) * across
             rest = min(max(across - along * along, least), across)
+            if abs(length - terms[7]) <= 0.01 * terms[7]:  # it may be a zero vector, whose estimate tells less
+                rest = across
         product = 2 * scale / half * spread * np.sqrt(rest)
         projected = np.sqrt(variance) * near
     rounded = rounding * (abs(offset) + scale * across + abs(near))
@@ -70,8 +73,9 @@ def doubt_of(
 
 @njit(cache=True, nogil=True)
 def append_within(
-    estimates: Floats, numbers: Floats, numbers_of_rows: Any, first: int, hidden: Mask, n_rows: int, across: float,
-    apart: float, whole: float, radius: float, terms: Any, rows: Rows, near: Floats, count: int,
+    estimates: Floats, query_shift: float, numbers: Floats, numbers_of_rows: Any, first: int, hidden: Mask,
+    n_rows: int, across: float, apart: float, whole: float, radius: float, terms: Any, rows: Rows, near: Floats,
+    count: int,
 ) -> int:  # fmt: skip
     """Append the rows of a record that may be within `radius`, with their estimates; return how many there are then.
 
@@ -90,7 +94,7 @@ def append_within(
             if estimate - terms[0] * most - terms[1] * (abs(offset) + abs(estimate)) > radius:
                 continue
         length = np.float64(numbers[first + 96 + i])
-        if estimate - doubt_of(estimate, offset, spread, length, across, apart, whole, terms) > radius:
+        if estimate - doubt_of(estimate, query_shift, offset, spread, length, across, apart, whole, terms) > radius:
             continue
         row = np.int64(numbers_of_rows[first + 128 + i])
         if 0 <= row < n_rows and (hidden.size == 0 or not hidden[row]):
@@ -115,8 +119,8 @@ def rows_within(
         Squared lengths of the centres.
     gap : float
         Cells are visited that are at most this much farther than the nearest one; all of them if it is infinite.
-    terms : float64 array of shape (7,)
-        What `doubt_of` needs, then the root of its variance.
+    terms : float64 array of shape (8,)
+        What `doubt_terms` returns.
     rows, near : int64 and float32 arrays of equal size
         Get the rows and their estimates.
     visits : int64 array of shape (2,)
@@ -168,8 +172,8 @@ def rows_within(
                     sums, 0, records, base + at, base + at, step, product_offset, shift, 0.0, LARGEST, estimates
                 )  # fmt: skip
             count = append_within(
-                estimates, numbers, numbers_of_rows, (base + at) // 4, hidden, n_rows, across, apart[centre], whole,
-                radius, terms, rows, near, count,
+                estimates, query_shift, numbers, numbers_of_rows, (base + at) // 4, hidden, n_rows, across,
+                apart[centre], whole, radius, terms, rows, near, count,
             )  # fmt: skip
         visits[0] += 32 * (stop - start)
         visits[1] += 1

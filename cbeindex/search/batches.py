@@ -11,12 +11,13 @@ from .._core.threads import for_each_chunk
 from .._core.tuning import tuning
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
+from .plan import Plan
 
 Result = TypeVar("Result")
 
 
 def search_in_batches(
-    search: Callable[[int, VectorRows, int], Result], source: VectorSource, n_bits: int, mode: str, n_threads: int
+    search: Callable[[int, VectorRows, int], Result], source: VectorSource, n_bits: int, plan: Plan, n_threads: int
 ) -> list[Result]:
     """Call `search(first, vectors, n_threads)` for batches of the queries in `source`; return the results in order.
 
@@ -26,10 +27,10 @@ def search_in_batches(
     """
     if not source.n_rows:  # a search without queries has a result too
         return [search(0, np.empty((0, source.dim), dtype=np.float32), n_threads)]
-    width = max(n_bits, 0 if source.is_sparse else source.dim)
+    width = max(n_bits, 0 if source.is_sparse else source.dim, tuning().found_row_values * plan.n_held)
     most = max(1, min(tuning().query_rows, tuning().query_values // width))
     n_parallel = 1
-    if mode != "cascade":
+    if plan.mode != "cascade":
         n_parallel = max(1, min(n_threads, min(source.n_rows, most) // tuning().least_thread_queries))
     n_rounds = -(-source.n_rows // most)
     step = max(1, -(-source.n_rows // (n_parallel * n_rounds)))

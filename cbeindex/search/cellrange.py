@@ -29,7 +29,7 @@ class CellRangeSearch(CellSearch):
         def find(first: int, vectors: VectorRows, n_threads: int) -> RangeResult:
             return self._within(source, first, vectors, radius, calls, n_threads)
 
-        return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+        return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan, n_threads))
 
     def _within(
         self,

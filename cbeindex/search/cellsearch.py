@@ -115,7 +115,7 @@ class CellSearch:
             found = self.nearest_of(vectors, n_threads) if not isinstance(vectors, SparseRows) else None
             return found or self._nearest_projected(source, first, vectors, n_threads)
 
-        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan, n_threads))
 
     def single(self) -> SingleQuery | None:
         """Return the search for one dense query; None if that takes more than one call of a kernel."""
@@ -232,7 +232,7 @@ class CellSearch:
         column = gather_rows("residuals", segments, found.ids.ravel())
         projections = self._codec.project_queries(VectorSource(prepared, self._dim), 0, prepared, n_threads)
         distances = np.where(found.ids >= 0, found.distances, 0)
-        errors = self._residuals.errors(projections, distances, self._residuals.numbers_of(column))
+        errors = self._residuals.errors(projections, distances, column)
         return np.where(found.ids >= 0, errors, np.float32(np.nan))
 
     def _stats(self) -> dict[str, Any]:

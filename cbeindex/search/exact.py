@@ -15,7 +15,9 @@ from .topk import TopK
 def nearest(kept: KeptVectors, queries: VectorRows, candidates: Candidates, k: int, n_threads: int) -> tuple[TopK, int]:
     """Find the `k` nearest candidates of each query, and count the vectors read."""
     n_queries = len(queries)
-    step = min(tuning().exact_task_queries, tuning().exact_task_values // kept.dim, n_queries // (4 * n_threads))
+    limits, query_values = tuning(), kept.dim * max(1, candidates.rows.shape[1])
+    step = min(limits.exact_task_queries, limits.exact_task_values // kept.dim, n_queries // (4 * n_threads))
+    step = min(step, limits.exact_task_reads // query_values)
     if n_queries <= max(1, step):
         found = kept.nearest(queries, candidates, k)
         return TopK(found.distances, found.ids), int(found.n_read.sum())

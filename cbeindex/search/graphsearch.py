@@ -117,7 +117,7 @@ class GraphSearch:
             found = self.nearest_of(vectors, n_threads) if not isinstance(vectors, SparseRows) else None
             return found or self._nearest_projected(source, first, vectors, n_threads)
 
-        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+        return SearchResult.joined(search_in_batches(find, source, self._n_bits, self._plan, n_threads))
 
     def single(self) -> SingleQuery | None:
         """Return the search for one dense query; None if that takes more than one call of a kernel."""
@@ -230,7 +230,7 @@ class GraphSearch:
             own = vectors[np.arange(len(vectors))]  # a copy: the caller may change them before the errors are read
             return found.with_errors(self._range_errors(own, row_squares))
 
-        return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan.mode, n_threads))
+        return RangeResult.joined(search_in_batches(find, source, self._n_bits, self._plan, n_threads))
 
     def _range_errors(self, vectors: VectorRows, row_squares: Any) -> Callable[[int, TopK], Floats]:
         """Return a function that gives the standard errors of the distances of rows within a radius of a query."""

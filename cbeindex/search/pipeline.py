@@ -56,7 +56,7 @@ class VectorSearch:
     def nearest(self, n_threads: int) -> SearchResult:
         """Find the `plan.k` nearest rows of each query."""
         find = self._nearest_vectors if self._codec is None else self._nearest_codes
-        return SearchResult.joined(search_in_batches(find, self._source, self._n_bits, self._plan.mode, n_threads))
+        return SearchResult.joined(search_in_batches(find, self._source, self._n_bits, self._plan, n_threads))
 
     def _nearest_vectors(self, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, in an index that is not fitted."""
@@ -139,7 +139,7 @@ class VectorSearch:
         def find(first: int, vectors: VectorRows, n_threads: int) -> RangeResult:
             return self._within(first, vectors, _Within(radius, share, visible), n_threads)
 
-        return RangeResult.joined(search_in_batches(find, self._source, self._n_bits, self._plan.mode, n_threads))
+        return RangeResult.joined(search_in_batches(find, self._source, self._n_bits, self._plan, n_threads))
 
     def _within(self, first: int, vectors: VectorRows, wanted: _Within, n_threads: int) -> RangeResult:
         """Search a batch of queries, beginning with query `first`."""

@@ -124,6 +124,11 @@ class Plan(NamedTuple):
         """Number of rows in the index, without removed rows."""
         return sum(selection.segment.n_rows - selection.segment.n_removed for selection in self.selections)
 
+    @property
+    def n_held(self) -> int:
+        """Rows that are held for a query at a time, at most: candidates or results."""
+        return max(self.k, min(max(self.n_exact, self.n_more, self.n_candidates or 0), self.n_stored))
+
     def stats(self, n_rows: int) -> dict[str, Any]:
         """Return what results of a search of `n_rows` rows say of the plan."""
         known = {} if self.expected_recall is None else {"expected_recall": round(self.expected_recall, 4)}

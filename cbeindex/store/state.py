@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows, Vectors
-from ..data.columns import Column
+from ..data.columns import Column, pieces
 from ..data.ids import AnyIds
 from ..data.names import NAMES, Names
 from ..data.source import VectorSource
@@ -238,16 +238,24 @@ class IndexState(NamedTuple):
         return snapshot.names(ids) if self.ingest.has_names else None
 
     def _decoded(self, ids: Ids, snapshot: Snapshot) -> Vectors:
-        """Return the vectors that are kept of `ids` in 4 or 8 bits."""
+        """Return the vectors that are kept of `ids` in 4 or 8 bits.
+
+        Levels of small values may stand for negative ones. 0 is nearer to what was added where the encoder takes no
+        negative values, and can be encoded again.
+        """
         column, columns = self._kept_rows(ids, snapshot), self.rows.columns
         assert self.codec is not None
         assert self.codec.kept is not None
         vectors = self.codec.kept.vectors_of(column)
         if "norms" in columns:
-            with np.errstate(over="ignore"):  # of vectors as long as float32 allows
-                vectors *= snapshot.column_of("norms", ids, columns["norms"])[:, np.newaxis]
-            largest = np.finfo(np.float32).max
-            np.clip(vectors, -largest, largest, out=vectors)
+            norms, largest = snapshot.column_of("norms", ids, columns["norms"]), np.finfo(np.float32).max
+            for piece in pieces(vectors):
+                with np.errstate(over="ignore"):  # of vectors as long as float32 allows
+                    vectors[piece] *= norms[piece, np.newaxis]
+                np.clip(vectors[piece], -largest, largest, out=vectors[piece])
+        if not getattr(self.codec.encoder, "takes_negative", True):
+            for piece in pieces(vectors):
+                np.maximum(vectors[piece], 0, out=vectors[piece])
         return vectors
 
     def _kept_rows(self, ids: Ids, snapshot: Snapshot) -> Any:
@@ -305,7 +313,7 @@ def shortened(sample: VectorRows, metric: Metric) -> VectorRows:
     """
     if metric.name == "cosine":
         return sample
-    norms = np.sqrt(squares(sample))
+    norms = _norms(sample)
     longest = tuning().longest_sample_norm * np.median(norms)
     return _scaled(sample, np.divide(longest, norms, out=np.ones_like(norms), where=(norms > longest) & (longest > 0)))
 
@@ -313,13 +321,25 @@ def shortened(sample: VectorRows, metric: Metric) -> VectorRows:
 def fit_encoder(prototype: Encoder, sample: VectorRows, metric: Metric) -> Encoder:
     """Return a copy of an encoder, fitted to vectors, which have norm 1 under "cosine"."""
     if metric.name == "cosine":
-        norms = np.sqrt(squares(sample))
+        norms = _norms(sample)
         scales = np.divide(1, norms, out=np.ones_like(norms), where=norms > 0)
         sample = _scaled(sample, np.minimum(scales, np.finfo(np.float32).max))  # 1 / a subnormal norm exceeds float32
     return fitted_copy(prototype, sample.to_csr(prototype.dim) if isinstance(sample, SparseRows) else sample)
 
 
+def _norms(sample: VectorRows) -> NDArray[np.float64]:
+    if isinstance(sample, SparseRows):
+        return np.sqrt(squares(sample))
+    norms = np.empty(len(sample))
+    for piece in pieces(sample):
+        norms[piece] = np.sqrt(squares(sample[piece]))
+    return norms
+
+
 def _scaled(sample: VectorRows, scales: NDArray[np.float64]) -> VectorRows:
     if isinstance(sample, SparseRows):
         return sample.scaled(scales)
-    return sample * scales[:, np.newaxis].astype(np.float32)
+    scaled = np.empty(sample.shape, dtype=np.float32)
+    for piece in pieces(sample):
+        np.multiply(sample[piece], scales[piece, np.newaxis].astype(np.float32), out=scaled[piece])
+    return scaled

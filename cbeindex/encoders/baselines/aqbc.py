@@ -66,6 +66,7 @@ class AQBCEncoder(MatrixEncoder):
 
     name: ClassVar[str] = "aqbc"
     is_linear: ClassVar[bool] = False
+    takes_negative: ClassVar[bool] = False
     _at_most_dim: ClassVar[bool] = True
     _checks: ClassVar[Checks] = {"seed": as_seed, "n_iter": as_iterations}
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -104,13 +105,14 @@ class CellCall:
     def __init__(self, segment: Segment, hidden: Mask, counts: CellCounts) -> None:
         cells: ResidualCells = segment.buckets
         codec, directory = cells.codec, cells.directory
-        self._n_rows, self._n_cells, self._counts = segment.n_rows, cells.n_cells, counts
+        self._n_rows, self._cells, self._n_cells, self._counts = segment.n_rows, cells, cells.n_cells, counts
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
         copies = cells.copies if counts.with_copies else Copies.none(cells.n_cells, codec.n_bytes)
         numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted, counts.kept_bits]
         vectors = segment.columns["vectors"] if counts.k else None
+        self._vector_bytes = 0 if vectors is None else vectors.itemsize * vectors.shape[1]
         self._arguments = (
             codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
             directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,
@@ -126,11 +128,15 @@ class CellCall:
         limits, n_keys = tuning(), self._counts.n_found * (2 if self._counts.with_copies else 1)
         return min(limits.group_task_queries, limits.group_task_keys // max(1, n_keys), self._most_in_task)
 
-    @property
+    @cached_property
     def _most_in_task(self) -> int:
-        """Queries that a task searches at most, by the rows that they visit."""
-        n_rows = self._n_rows * min(self._counts.n_probes, self._n_cells) // max(1, self._n_cells)
-        return max(1, tuning().cell_task_rows // max(1, n_rows))
+        """Queries that a task searches at most, by the time that one takes."""
+        limits, counts = tuning(), self._counts
+        n_kept = counts.n_found * (2 if counts.with_copies else 1)
+        query_ns = 1e3 * self._cells.microseconds(counts.n_probes) + limits.found_row_ns * n_kept
+        if counts.k:
+            query_ns += counts.n_found * (limits.read_vector_ns + limits.read_byte_ns * self._vector_bytes)
+        return max(1, int(limits.cell_task_ns // query_ns))
 
     def shares_cells(self, n_queries: int, n_threads: int) -> bool:
         """Tell whether enough of these queries visit the same cells to read cells once for all of them."""

@@ -17,6 +17,7 @@ from ..._core.progress import part_bar
 from ..._core.threads import for_each_chunk
 from ..._core.tuning import tuning
 from ..._core.typing import Floats, Keys, Rows
+from ...data.columns import pieces
 from ...distances.vertices import VertexCodec
 
 DEGREE = 32
@@ -138,6 +139,13 @@ class GraphBuilder:
 
         for_each_chunk(report, self._n, _CHUNK, self._n_threads)
 
+    def _nearest_to_centre(self) -> int:
+        """Return the row of the smallest projections."""
+        norms = np.empty(self._n, dtype=np.float32)
+        for piece in pieces(self._projections):
+            norms[piece] = np.einsum("ij,ij->i", self._projections[piece], self._projections[piece])
+        return int(norms.argmin())
+
     def _draw_entries(self) -> Rows:
         """Draw the rows that walks start from, 32 if there are as many."""
         entries: Rows = self._random.choice(self._n, min(self._n, DEGREE), replace=False)
@@ -228,7 +236,7 @@ class GraphBuilder:
             )
 
         self._for_rows(task, advance)
-        middle = int(np.einsum("ij,ij->i", self._projections, self._projections).argmin())
+        middle = self._nearest_to_centre()
         entry = kernels.records.make_records(1, *layout)
         entry[0] = records[middle]
         numbers = np.full(DEGREE, -1, dtype=np.int32)

@@ -85,7 +85,8 @@ class GraphCall:
         ids: Ids | None = None,
     ) -> None:  # fmt: skip
         shape, graph = codec.shape, segment.buckets
-        self._k, self._n_rows = counts.k, segment.n_rows
+        self._k, self._n_rows, self._is_scan = counts.k, segment.n_rows, counts.beam == 0
+        self._level_bytes = shape.n_levels
         if graph is None:
             records, entries, at = segment.columns["vertices"], segment.columns["vertices"][:0], 0
             self.longest = codec.longest(codec.heads_of(records).norms)
@@ -148,7 +149,10 @@ class GraphCall:
             if n_done < stop:
                 n_searched.append(n_done)
 
-        for_each_chunk(task, n, max(1, min(tuning().graph_task_queries, -(-n // (2 * n_threads)))), n_threads)
+        step = min(tuning().graph_task_queries, -(-n // (2 * n_threads)))
+        if self._is_scan:
+            step = min(step, tuning().graph_task_bytes // max(1, self._n_rows * self._level_bytes))
+        for_each_chunk(task, n, max(1, step), n_threads)
         return found._replace(visits=np.sum(visits, axis=0), n_searched=min(n_searched))
 
     def _checked(self, n_searched: int) -> int:
