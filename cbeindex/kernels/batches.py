@@ -152,8 +152,13 @@ def _write_scatter(
 ) -> None:
     """Write points as the first LANES rows of `work`, which are `stride` floats apart."""
     with _each_tile(points, n_rows, n_columns, pitch) as (start, tile):
-        for i, floats in enumerate(transpose([(tile + i * LANES).load() for i in range(LANES)])):
+        for i, floats in enumerate(transpose(_load_swapped(tile, LANES))):
             (work + (stride * i + start)).store(floats)
+
+
+def _load_swapped(tile: Pointer, count: int) -> list[Lanes]:
+    """Read the floats of points whose parts are swapped, in their order."""
+    return [(tile + (i ^ 1) * LANES).load() for i in range(count)]
 
 
 def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, bits: Pointer, stride: Integer) -> Any:
@@ -168,7 +173,7 @@ def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, bits: 
     in_row = (plan["n_columns"] * 2).chunks(LANES)
     with loop(n_pieces.chunks(in_row)) as row, loop(in_row.minimum(n_pieces - row * in_row)) as piece:
         tile = points + row * plan["batch_pitch"] + piece * (LANES * LANES)
-        registers = [(tile + i * LANES).load() for i in range(LANES)]
+        registers = _load_swapped(tile, LANES)
         for lanes in registers:
             builder.store(builder.fadd(builder.load(finite), (lanes - lanes).value), finite)
         for i, lanes in enumerate(transpose(registers)):
@@ -194,10 +199,10 @@ def _each_tile(
 
 
 def _write_multiply(here: Pointer, there: Pointer, factors: Pointer, count: Integer) -> None:
-    """Multiply a row of points and, in reverse order, the row of their mirror images by the spectrum."""
+    """Multiply a row of points and, in reverse order, the row of their mirror images by the spectrum; swap parts."""
     with loop(count) as i:
         place, mirror_place = here + i * POINT, there + (count - 1 - i) * POINT
         own, other, shared = ((factors + i * 6 + 2 * j).spread_point() for j in range(3))
         point, mirror = multiply(place.load_point(), mirror_place.load_point(), own, other, shared)
-        place.store_point(point)
-        mirror_place.store_point(mirror)
+        place.store_point(point.swapped())
+        mirror_place.store_point(mirror.swapped())
