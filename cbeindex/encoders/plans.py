@@ -163,7 +163,7 @@ class ConvolutionPlan:
         place = np.argsort(_order(radices(n_rows))) * pitch
         is_copy = (second == n_rows) | (second == first)
         there = np.where(is_copy, n_rows * pitch, place[second % n_rows])
-        sizes["n_pairs"], sizes["batch_pitch"] = self._n_pairs, pitch
+        sizes["n_pairs"], sizes["batch_pitch"], sizes["run_floats"] = self._n_pairs, pitch, 2 * self._n_columns
         sizes["pairs"] = integers.add(np.stack([place[first], place[second % n_rows], there], axis=1))
         columns = np.arange(self._n_columns if self._is_short else 0)
         turns = np.stack([self._turns(first, columns), self._turns(second, columns)], axis=-1)

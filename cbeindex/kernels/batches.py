@@ -73,7 +73,7 @@ else:
     def pack_batch(typing_context: Any, work: Any, layout: Any, count: Any, codes: Any, first: Any, offset: Any) -> Any:
         """Write the signs of the first `count` convolved floats of LANES rows to codes, from bit `offset` on.
 
-        Rows of points are whole pieces of LANES floats, and so are `count` and `offset`; LANES are whole bytes.
+        Rows of points are whole pieces of eight floats, and `offset` is a whole number of bytes.
         Return the first row whose floats are not all finite, LANES if there is none.
         """
         index = types.int64
@@ -81,10 +81,11 @@ else:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             work, layout = (data_of(context, builder, signature, arguments, i)[0] for i in range(2))
             codes, n_words = data_of(context, builder, signature, arguments, 3)
-            bits = Pointer(builder, builder.bitcast(codes.value, ir.IntType(LANES).as_pointer()))
-            stride = n_words * (64 // LANES)
-            bits = bits + stride * Integer(builder, arguments[4]) + Integer(builder, arguments[5]).chunks(LANES)
-            return _write_signs(work, _read_plan(layout), Integer(builder, arguments[2]), bits, stride)
+            first, offset = (Integer(builder, value) for value in arguments[4:])
+            stride = n_words * 8
+            packed = Pointer(builder, builder.bitcast(codes.value, ir.IntType(8).as_pointer()))
+            packed = packed + stride * first + offset // 8
+            return _write_signs(work, _read_plan(layout), Integer(builder, arguments[2]), packed, stride)
 
         return index(work, layout, index, codes, index, index), generate
 
@@ -161,28 +162,60 @@ def _load_swapped(tile: Pointer, count: int) -> list[Lanes]:
     return [(tile + (i ^ 1) * LANES).load() for i in range(count)]
 
 
-def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, bits: Pointer, stride: Integer) -> Any:
-    """Write signs to rows of bits, which are `stride` times LANES bits apart; return the first row that is not finite.
+def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, codes: Pointer, stride: Integer) -> Any:
+    """Write signs to rows of bytes, which are `stride` bytes apart; return the first row that is not finite."""
+    builder, signs = work.builder, _Signs(work.builder, codes, stride)
+    n_whole, in_row = count // 8, plan["run_floats"] // 8
 
-    The difference of a number to itself is 0, but NaN for infinity and NaN.
-    """
-    builder = work.builder
-    points, n_pieces = work + plan["batch_points"], count.chunks(LANES)
-    zeros = ir.Constant(VECTOR, [0.0] * LANES)
-    finite = cgutils.alloca_once_value(builder, zeros)
-    in_row = (plan["n_columns"] * 2).chunks(LANES)
-    with loop(n_pieces.chunks(in_row)) as row, loop(in_row.minimum(n_pieces - row * in_row)) as piece:
-        tile = points + row * plan["batch_pitch"] + piece * (LANES * LANES)
-        registers = _load_swapped(tile, LANES)
-        for lanes in registers:
-            builder.store(builder.fadd(builder.load(finite), (lanes - lanes).value), finite)
-        for i, lanes in enumerate(transpose(registers)):
-            mask = builder.fcmp_ordered(">=", lanes.value, zeros)
-            place = bits + stride * i + row * in_row + piece
-            builder.store(builder.bitcast(mask, ir.IntType(LANES)), place.value, align=1)
-    found = builder.load(finite)
-    bad = builder.zext(builder.bitcast(builder.fcmp_unordered("uno", found, found), ir.IntType(LANES)), INTEGER)
-    return builder.cttz(builder.or_(bad, INTEGER(1 << LANES)), ir.IntType(1)(1))
+    def tile(row: Integer, piece: Integer) -> Pointer:
+        return work + plan["batch_points"] + row * plan["batch_pitch"] + piece * (8 * LANES)
+
+    with loop(n_whole.chunks(in_row)) as row, loop(in_row.minimum(n_whole - row * in_row)) as piece:
+        signs.write(_load_swapped(tile(row, piece), 8), row * in_row + piece)
+    rest = count - n_whole * 8
+    with builder.if_then(builder.icmp_signed(">", rest.value, INTEGER(0))):
+        row = n_whole // in_row
+        floats = _load_swapped(tile(row, n_whole - row * in_row), 8)
+        negative = floats[0].constant(-1.0)
+        there = (builder.icmp_signed("<", INTEGER(i), rest.value) for i in range(8))
+        chosen = [
+            builder.select(is_there, some.value, negative.value) for is_there, some in zip(there, floats, strict=True)
+        ]
+        signs.write([Lanes(builder, value) for value in chosen], n_whole)
+    return signs.first_bad()
+
+
+class _Signs:
+    """Writes signs of rows in lanes, eight floats at a time, and notices those that are not finite."""
+
+    def __init__(self, builder: Any, codes: Pointer, stride: Integer) -> None:
+        self._builder, self._codes, self._stride = builder, codes, stride
+        self._zero = Lanes(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        self._total = cgutils.alloca_once_value(builder, self._zero.value)
+        builder.store(self._zero.value, self._total)
+
+    def write(self, floats: Sequence[Lanes], byte: Integer) -> None:
+        """Write a byte of each row."""
+        builder, kind = self._builder, ir.VectorType(ir.IntType(32), LANES)
+        # 0 times a number is 0, but NaN for infinity and NaN.
+        products = floats[0] * self._zero
+        for lanes in floats[1:]:
+            products = products.add_product(lanes, self._zero)
+        builder.store(builder.fadd(builder.load(self._total), products.value), self._total)
+        bits = ir.Constant(kind, [0] * LANES)
+        for i, lanes in enumerate(floats):
+            is_set = builder.fcmp_ordered(">=", lanes.value, self._zero.value)
+            bit = builder.select(is_set, ir.Constant(kind, [1 << i] * LANES), ir.Constant(kind, [0] * LANES))
+            bits = builder.or_(bits, bit)
+        for i in range(LANES):
+            of_row = builder.trunc(builder.extract_element(bits, ir.IntType(32)(i)), ir.IntType(8))
+            builder.store(of_row, (self._codes + self._stride * i + byte).value)
+
+    def first_bad(self) -> Any:
+        """Return the first row that is not finite, LANES if all are."""
+        builder, total = self._builder, self._builder.load(self._total)
+        bad = builder.zext(builder.bitcast(builder.fcmp_unordered("uno", total, total), ir.IntType(LANES)), INTEGER)
+        return builder.cttz(builder.or_(bad, INTEGER(1 << LANES)), ir.IntType(1)(1))
 
 
 @contextmanager

@@ -51,6 +51,9 @@ class Integer:
     def __mul__(self, other: Integer | int) -> Integer:
         return self._join(self.builder.mul, other)
 
+    def __floordiv__(self, other: Integer | int) -> Integer:
+        return self._join(self.builder.udiv, other)
+
     def minimum(self, other: Integer) -> Integer:
         """Return the smaller one."""
         return Integer.below(self, other, self, other)
@@ -68,7 +71,7 @@ class Integer:
 
     def chunks(self, size: Integer | int) -> Integer:
         """Return how many chunks of a size there are, the last one perhaps smaller."""
-        return (self + size - 1)._join(self.builder.udiv, size)
+        return (self + size - 1) // size
 
 
 class Lanes:
