@@ -26,10 +26,6 @@ convolve_batch: Any
 write_batch: Any
 pack_batch: Any
 
-# Columns whose passes are done before those of the next ones begin.
-_COLUMNS = 4
-
-
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
     from . import uncompiled
 
@@ -109,10 +105,10 @@ def _write_convolve_batch(
     of_rows = layout + plan["column_passes"], plan["n_column_passes"], tables
     moved = (work, plan["row_floats"], points)
     call(_write_gather, "gather", rows, dim, centre, signs, *moved, plan["n_rows"], n_columns, row)
-    size = Integer(work.builder, _COLUMNS)
+    size = plan["columns_together"]
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
-        call(write_forward, "forward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
+        call(write_forward, "forward", points + chunk * size * POINT, row, count, pitch, *of_columns)
     with loop(plan["n_pairs"]) as pair:
         entry = layout + plan["pairs"] + pair * len(PAIR_FIELDS)
         here, source, there = ((entry + i).integer() for i in range(len(PAIR_FIELDS)))
@@ -123,7 +119,7 @@ def _write_convolve_batch(
         call(write_rows_back, "rows_back", points, here, there, turns, n_columns, *of_rows)
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
-        call(write_backward, "backward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
+        call(write_backward, "backward", points + chunk * size * POINT, row, count, pitch, *of_columns)
 
 
 def _write_gather(
