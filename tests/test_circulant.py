@@ -210,7 +210,7 @@ class TestSameBits:
 
     @pytest.mark.parametrize("n_threads", [1, 2, 3, 7])
     def test_threads(self, encoder, codes, projected, n_threads):
-        with tuned(transform_block_floats=8 * 333):  # blocks of 8 rows
+        with tuned(transform_block_floats=8 * 333):  # blocks of one batch of the kernel
             np.testing.assert_array_equal(encoder.encode(self.X, n_threads=n_threads), codes)
             np.testing.assert_array_equal(encoder.project(self.X, n_threads=n_threads), projected)
 

@@ -102,6 +102,7 @@ def test_shorter_rows_prefixes_and_stacked_blocks(length, n_padded, n_bits, n_ro
     bits = bits_of(codes)
     np.testing.assert_array_equal(bits[:, :n_bits], projections >= 0)
     assert not bits[:, n_bits:].any()
+    np.testing.assert_array_equal(encoder.transform(rows, projections=False)[1], codes)
 
 
 @settings(max_examples=40)
@@ -151,7 +152,7 @@ def test_memory_that_was_used_before_does_not_matter():
 @pytest.mark.parametrize("n_more", [5, 16])
 @pytest.mark.parametrize("n_rows", [4, 2 * LANES + 1])
 def test_only_what_is_asked_for_is_written(length, n_more, n_rows):
-    """Codes alone are packed in another way than codes beside projections, where bits fill whole bytes."""
+    """Codes alone are packed in another way than codes beside projections, where blocks fill whole bytes."""
     encoder, rows = Circulant(length, n_bits=length + n_more), some_rows(n_rows, length)
     projections, codes, _ = encoder.transform(rows)
     np.testing.assert_array_equal(encoder.transform(rows, codes=False)[0], projections)

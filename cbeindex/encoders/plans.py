@@ -20,16 +20,13 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from .._core.tuning import tuning
 from .._core.typing import Floats, Spectrum
 from ..kernels.layouts import BATCH_FIELDS, FIELDS, RADICES
 from .lengths import radices, split, transform_length
 
 # Floats in a cache line.
 _LINE = 16
-# Bytes of scratch of the rows that are worked on together: within the first-level cache.
-_TOGETHER = 24_000
-# Bytes of points of rows that are convolved side by side, at most.
-_BATCH = 2**18
 # From these many bytes on, stripes and blocks are worked on a few at a time.
 _LONG, _STRIPES = 2**15, 2**14
 
@@ -48,6 +45,8 @@ class ConvolutionPlan:
     ----------
     n_points : int
         Complex numbers that are transformed.
+    batch_rows : int
+        Rows that are convolved side by side, 1 where that does not pay.
     layout : int64 array
         Sizes, passes and places of points, for the kernels.
     tables : float32 array
@@ -61,7 +60,8 @@ class ConvolutionPlan:
         self._rows, is_kept = _lane_rows(self._n_rows, lanes)
         self._frequencies = _order(radices(self._n_columns))
         self._n_pairs = self._n_rows // 2 + 1
-        self._is_short = 8 * lanes * self.n_points <= _BATCH
+        self._is_short = 8 * lanes * self.n_points <= tuning().transform_batch_bytes
+        self.batch_rows = lanes if self._is_short else 1
         self._sizes = {"length": length, "n_rows": self._n_rows, "n_columns": self._n_columns}
         integers, tables = _Pieces(np.int64, len(FIELDS + BATCH_FIELDS)), _Pieces(np.float32)
         self._lay_out_passes(integers, tables)
@@ -163,7 +163,7 @@ class ConvolutionPlan:
         place = np.argsort(_order(radices(n_rows))) * pitch
         is_copy = (second == n_rows) | (second == first)
         there = np.where(is_copy, n_rows * pitch, place[second % n_rows])
-        sizes["n_pairs"], sizes["batch_pitch"] = self._n_pairs, pitch
+        sizes["n_pairs"], sizes["batch_pitch"], sizes["run_floats"] = self._n_pairs, pitch, 2 * self._n_columns
         sizes["pairs"] = integers.add(np.stack([place[first], place[second % n_rows], there], axis=1))
         columns = np.arange(self._n_columns if self._is_short else 0)
         turns = np.stack([self._turns(first, columns), self._turns(second, columns)], axis=-1)
@@ -178,7 +178,7 @@ class ConvolutionPlan:
         sizes["row_floats"] = -(-(2 * self.n_points + max(point, 64)) // _LINE) * _LINE
         stripe, block = (self._n_rows + 1) * point, sizes["n_stripes"] * self.lanes * point
         row_bytes = 4 * (sizes["row_floats"] + sizes["n_stripes"] * stripe + sizes["n_blocks"] * block)
-        together, is_long = max(1, _TOGETHER // row_bytes), row_bytes > _LONG
+        together, is_long = max(1, tuning().transform_near_bytes // row_bytes), row_bytes > _LONG
         few = max(1, min(sizes["n_stripes"], _STRIPES // (4 * stripe)))
         sizes["rows_together"] = together
         sizes["stripes_together"] = few if is_long else sizes["n_stripes"]
@@ -190,7 +190,9 @@ class ConvolutionPlan:
     def _divide_batch(self) -> int:
         """Divide the working memory among rows side by side and their points; return its length."""
         sizes, lanes = self._sizes, self.lanes
-        sizes["batch_rows"] = lanes if self._is_short else np.iinfo(np.int64).max
+        column_bytes = 8 * lanes * self._n_rows
+        sizes["columns_together"] = max(1, tuning().transform_near_bytes // column_bytes)
+        sizes["batch_rows"] = self.batch_rows if self._is_short else np.iinfo(np.int64).max
         sizes["batch_points"] = lanes * sizes["row_floats"]
         # Rows of points are read and written in pieces, some of them beyond the last one.
         n_floats = sizes["batch_points"] + (self._n_rows + 1) * sizes["batch_pitch"] + lanes * lanes

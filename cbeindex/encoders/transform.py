@@ -69,10 +69,10 @@ class CirculantTransform:
         return -1
 
     def rows_per_block(self, n_bits: int) -> int:
-        """Return the number of rows to transform at a time: whole batches of the kernel if there are several."""
-        dim = len(self.arrays[0])
-        n = max(1, tuning().transform_block_floats // max(dim, n_bits))
-        return n // 16 * 16 if n > 16 else n
+        """Return the number of rows to transform at a time: whole batches of the kernel."""
+        dim, batch = len(self.arrays[0]), self._plan.batch_rows
+        n = tuning().transform_block_floats // max(dim, n_bits)
+        return max(batch, n // batch * batch)
 
     def make_work(self) -> Floats:
         """Return working memory for the kernel. Every thread needs its own."""

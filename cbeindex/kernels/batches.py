@@ -26,10 +26,6 @@ convolve_batch: Any
 write_batch: Any
 pack_batch: Any
 
-# Columns whose passes are done before those of the next ones begin.
-_COLUMNS = 4
-
-
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
     from . import uncompiled
 
@@ -73,7 +69,7 @@ else:
     def pack_batch(typing_context: Any, work: Any, layout: Any, count: Any, codes: Any, first: Any, offset: Any) -> Any:
         """Write the signs of the first `count` convolved floats of LANES rows to codes, from bit `offset` on.
 
-        Rows of points are whole pieces of LANES floats, and so are `count` and `offset`; LANES are whole bytes.
+        Rows of points are whole pieces of eight floats, and `offset` is a whole number of bytes.
         Return the first row whose floats are not all finite, LANES if there is none.
         """
         index = types.int64
@@ -81,10 +77,11 @@ else:
         def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
             work, layout = (data_of(context, builder, signature, arguments, i)[0] for i in range(2))
             codes, n_words = data_of(context, builder, signature, arguments, 3)
-            bits = Pointer(builder, builder.bitcast(codes.value, ir.IntType(LANES).as_pointer()))
-            stride = n_words * (64 // LANES)
-            bits = bits + stride * Integer(builder, arguments[4]) + Integer(builder, arguments[5]).chunks(LANES)
-            return _write_signs(work, _read_plan(layout), Integer(builder, arguments[2]), bits, stride)
+            first, offset = (Integer(builder, value) for value in arguments[4:])
+            stride = n_words * 8
+            packed = Pointer(builder, builder.bitcast(codes.value, ir.IntType(8).as_pointer()))
+            packed = packed + stride * first + offset // 8
+            return _write_signs(work, _read_plan(layout), Integer(builder, arguments[2]), packed, stride)
 
         return index(work, layout, index, codes, index, index), generate
 
@@ -108,10 +105,10 @@ def _write_convolve_batch(
     of_rows = layout + plan["column_passes"], plan["n_column_passes"], tables
     moved = (work, plan["row_floats"], points)
     call(_write_gather, "gather", rows, dim, centre, signs, *moved, plan["n_rows"], n_columns, row)
-    size = Integer(work.builder, _COLUMNS)
+    size = plan["columns_together"]
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
-        call(write_forward, "forward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
+        call(write_forward, "forward", points + chunk * size * POINT, row, count, pitch, *of_columns)
     with loop(plan["n_pairs"]) as pair:
         entry = layout + plan["pairs"] + pair * len(PAIR_FIELDS)
         here, source, there = ((entry + i).integer() for i in range(len(PAIR_FIELDS)))
@@ -122,7 +119,7 @@ def _write_convolve_batch(
         call(write_rows_back, "rows_back", points, here, there, turns, n_columns, *of_rows)
     with loop(n_columns.chunks(size)) as chunk:
         count = size.minimum(n_columns - chunk * size)
-        call(write_backward, "backward", points + chunk * (_COLUMNS * POINT), row, count, pitch, *of_columns)
+        call(write_backward, "backward", points + chunk * size * POINT, row, count, pitch, *of_columns)
 
 
 def _write_gather(
@@ -152,32 +149,69 @@ def _write_scatter(
 ) -> None:
     """Write points as the first LANES rows of `work`, which are `stride` floats apart."""
     with _each_tile(points, n_rows, n_columns, pitch) as (start, tile):
-        for i, floats in enumerate(transpose([(tile + i * LANES).load() for i in range(LANES)])):
+        for i, floats in enumerate(transpose(_load_swapped(tile, LANES))):
             (work + (stride * i + start)).store(floats)
 
 
-def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, bits: Pointer, stride: Integer) -> Any:
-    """Write signs to rows of bits, which are `stride` times LANES bits apart; return the first row that is not finite.
+def _load_swapped(tile: Pointer, count: int) -> list[Lanes]:
+    """Read the floats of points whose parts are swapped, in their order."""
+    return [(tile + (i ^ 1) * LANES).load() for i in range(count)]
 
-    The difference of a number to itself is 0, but NaN for infinity and NaN.
-    """
-    builder = work.builder
-    points, n_pieces = work + plan["batch_points"], count.chunks(LANES)
-    zeros = ir.Constant(VECTOR, [0.0] * LANES)
-    finite = cgutils.alloca_once_value(builder, zeros)
-    in_row = (plan["n_columns"] * 2).chunks(LANES)
-    with loop(n_pieces.chunks(in_row)) as row, loop(in_row.minimum(n_pieces - row * in_row)) as piece:
-        tile = points + row * plan["batch_pitch"] + piece * (LANES * LANES)
-        registers = [(tile + i * LANES).load() for i in range(LANES)]
-        for lanes in registers:
-            builder.store(builder.fadd(builder.load(finite), (lanes - lanes).value), finite)
-        for i, lanes in enumerate(transpose(registers)):
-            mask = builder.fcmp_ordered(">=", lanes.value, zeros)
-            place = bits + stride * i + row * in_row + piece
-            builder.store(builder.bitcast(mask, ir.IntType(LANES)), place.value, align=1)
-    found = builder.load(finite)
-    bad = builder.zext(builder.bitcast(builder.fcmp_unordered("uno", found, found), ir.IntType(LANES)), INTEGER)
-    return builder.cttz(builder.or_(bad, INTEGER(1 << LANES)), ir.IntType(1)(1))
+
+def _write_signs(work: Pointer, plan: dict[str, Integer], count: Integer, codes: Pointer, stride: Integer) -> Any:
+    """Write signs to rows of bytes, which are `stride` bytes apart; return the first row that is not finite."""
+    builder, signs = work.builder, _Signs(work.builder, codes, stride)
+    n_whole, in_row = count // 8, plan["run_floats"] // 8
+
+    def tile(row: Integer, piece: Integer) -> Pointer:
+        return work + plan["batch_points"] + row * plan["batch_pitch"] + piece * (8 * LANES)
+
+    with loop(n_whole.chunks(in_row)) as row, loop(in_row.minimum(n_whole - row * in_row)) as piece:
+        signs.write(_load_swapped(tile(row, piece), 8), row * in_row + piece)
+    rest = count - n_whole * 8
+    with builder.if_then(builder.icmp_signed(">", rest.value, INTEGER(0))):
+        row = n_whole // in_row
+        floats = _load_swapped(tile(row, n_whole - row * in_row), 8)
+        negative = floats[0].constant(-1.0)
+        there = (builder.icmp_signed("<", INTEGER(i), rest.value) for i in range(8))
+        chosen = [
+            builder.select(is_there, some.value, negative.value) for is_there, some in zip(there, floats, strict=True)
+        ]
+        signs.write([Lanes(builder, value) for value in chosen], n_whole)
+    return signs.first_bad()
+
+
+class _Signs:
+    """Writes signs of rows in lanes, eight floats at a time, and notices those that are not finite."""
+
+    def __init__(self, builder: Any, codes: Pointer, stride: Integer) -> None:
+        self._builder, self._codes, self._stride = builder, codes, stride
+        self._zero = Lanes(builder, ir.Constant(VECTOR, [0.0] * LANES))
+        self._total = cgutils.alloca_once_value(builder, self._zero.value)
+        builder.store(self._zero.value, self._total)
+
+    def write(self, floats: Sequence[Lanes], byte: Integer) -> None:
+        """Write a byte of each row."""
+        builder, kind = self._builder, ir.VectorType(ir.IntType(32), LANES)
+        # 0 times a number is 0, but NaN for infinity and NaN.
+        products = floats[0] * self._zero
+        for lanes in floats[1:]:
+            products = products.add_product(lanes, self._zero)
+        builder.store(builder.fadd(builder.load(self._total), products.value), self._total)
+        bits = ir.Constant(kind, [0] * LANES)
+        for i, lanes in enumerate(floats):
+            is_set = builder.fcmp_ordered(">=", lanes.value, self._zero.value)
+            bit = builder.select(is_set, ir.Constant(kind, [1 << i] * LANES), ir.Constant(kind, [0] * LANES))
+            bits = builder.or_(bits, bit)
+        for i in range(LANES):
+            of_row = builder.trunc(builder.extract_element(bits, ir.IntType(32)(i)), ir.IntType(8))
+            builder.store(of_row, (self._codes + self._stride * i + byte).value)
+
+    def first_bad(self) -> Any:
+        """Return the first row that is not finite, LANES if all are."""
+        builder, total = self._builder, self._builder.load(self._total)
+        bad = builder.zext(builder.bitcast(builder.fcmp_unordered("uno", total, total), ir.IntType(LANES)), INTEGER)
+        return builder.cttz(builder.or_(bad, INTEGER(1 << LANES)), ir.IntType(1)(1))
 
 
 @contextmanager
@@ -194,10 +228,10 @@ def _each_tile(
 
 
 def _write_multiply(here: Pointer, there: Pointer, factors: Pointer, count: Integer) -> None:
-    """Multiply a row of points and, in reverse order, the row of their mirror images by the spectrum."""
+    """Multiply a row of points and, in reverse order, the row of their mirror images by the spectrum; swap parts."""
     with loop(count) as i:
         place, mirror_place = here + i * POINT, there + (count - 1 - i) * POINT
         own, other, shared = ((factors + i * 6 + 2 * j).spread_point() for j in range(3))
         point, mirror = multiply(place.load_point(), mirror_place.load_point(), own, other, shared)
-        place.store_point(point)
-        mirror_place.store_point(mirror)
+        place.store_point(point.swapped())
+        mirror_place.store_point(mirror.swapped())

@@ -2,8 +2,8 @@
 
 A point is a register of real parts and one of imaginary parts behind it. A pass of radix p combines the points j,
 j + step, j + 2 step, ... of every block of p * step points, for all j below step, and multiplies them by twiddle
-factors: after the sums going forward (decimation in frequency), before them going back (decimation in time). Going
-back swaps real and imaginary parts, which makes a transform of its inverse.
+factors: after the sums going forward (decimation in frequency), before them going back (decimation in time). On the
+way back the imaginary parts come first in memory: with the parts swapped, a transform is its own inverse.
 """
 
 from __future__ import annotations
@@ -27,24 +27,23 @@ def write_forward(
     """
     with loop(n) as i:
         entry = passes + i * len(PASS_FIELDS)
-        write_switch("after", points, points + LANES, pitch, count, stride, entry, tables)
+        write_switch("after", points, pitch, count, stride, entry, tables)
 
 
 def write_backward(
     points: Pointer, pitch: Integer, count: Integer, stride: Integer, passes: Pointer, n: Integer, tables: Pointer
 ) -> None:
-    """Undo `write_forward`, but for a factor of the number of points."""
+    """Undo `write_forward`, but for a factor of the number of points, where parts are swapped."""
     with loop(n) as i:
         entry = passes + (n - 1 - i) * len(PASS_FIELDS)
-        write_switch("before", points + LANES, points, pitch, count, stride, entry, tables)
+        write_switch("before", points, pitch, count, stride, entry, tables)
 
 
 def write_switch(
-    twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer, entry: Pointer,
-    tables: Pointer,
-) -> None:  # fmt: skip
+    twiddles: str, points: Pointer, pitch: Integer, count: Integer, stride: Integer, entry: Pointer, tables: Pointer
+) -> None:
     """Call the pass of the radix that the entry names."""
-    builder = real.builder
+    builder = points.builder
     kind, n_blocks, step, first = ((entry + i).integer() for i in range(len(PASS_FIELDS)))
     done = builder.append_basic_block()
     switch = builder.switch(kind.value, done)
@@ -54,41 +53,41 @@ def write_switch(
         switch.add_case(ir.Constant(ir.IntType(64), case), block)
         with builder.goto_block(block):
             write = partial(_write_pass, radix, how)
-            arguments = (real, imaginary, pitch, count, stride, n_blocks, step, tables + first)
-            call(write, f"pass_{radix}_{how}", *arguments)
+            arguments = (points, pitch, count, stride, n_blocks, step, tables + first)
+            call(write, f"pass_{radix}_{how}", *arguments, is_wide=radix == 7)
             builder.branch(done)
     builder.position_at_end(done)
 
 
 def _write_pass(
-    radix: int, twiddles: str, real: Pointer, imaginary: Pointer, pitch: Integer, count: Integer, stride: Integer,
-    n_blocks: Integer, step: Integer, factors: Pointer,
+    radix: int, twiddles: str, points: Pointer, pitch: Integer, count: Integer, stride: Integer, n_blocks: Integer,
+    step: Integer, factors: Pointer,
 ) -> None:  # fmt: skip
-    """Write a pass, with factors "after", "before" or "never" (then step is 1)."""
+    """Write a pass, with factors "after", "before" or "never" (then step is 1, and they are all 1)."""
+    one = factors.spread() if twiddles == "never" else None
 
     def butterfly(start: Integer, between: Integer, factor: Pointer) -> None:
-        places = [start + between * t for t in range(radix)]
-        points = [Complex((real + place).load(), (imaginary + place).load()) for place in places]
+        places = [points + (start + between * t) for t in range(radix)]
+        read = [place.load_point() for place in places]
         if twiddles == "before":
             turns = [(factor + 2 * t).spread_point() for t in range(radix - 1)]
-            points[1:] = [point * turn for point, turn in zip(points[1:], turns, strict=True)]
+            read[1:] = [point * turn for point, turn in zip(read[1:], turns, strict=True)]
         # Each point is written as soon as it is known: some targets have few registers.
         if radix == 7:
-            sums, differences = _fold(points)
-            for place, lanes in zip(places, _real_parts(points[0], sums, differences), strict=True):
-                (real + place).store(lanes)
-            for t, lanes in enumerate(_imaginary_parts(points[0], sums, differences)):
+            sums, differences = _fold(read)
+            for place, lanes in zip(places, _real_parts(read[0], sums, differences), strict=True):
+                place.store(lanes)
+            for t, lanes in enumerate(_imaginary_parts(read[0], sums, differences)):
                 if twiddles == "after" and t > 0:
-                    point = Complex((real + places[t]).load(), lanes) * (factor + 2 * (t - 1)).spread_point()
-                    (real + places[t]).store(point.real)
+                    point = Complex(places[t].load(), lanes) * (factor + 2 * (t - 1)).spread_point()
+                    places[t].store(point.real)
                     lanes = point.imaginary
-                (imaginary + places[t]).store(lanes)
+                (places[t] + LANES).store(lanes)
             return
-        for t, point in transform(points):
+        for t, point in transform(read, one):
             if twiddles == "after" and t > 0:
                 point = point * (factor + 2 * (t - 1)).spread_point()
-            (real + places[t]).store(point.real)
-            (imaginary + places[t]).store(point.imaginary)
+            places[t].store_point(point)
 
     with loop(count) as i, loop(n_blocks) as block:
         between = pitch if twiddles == "never" else pitch * step
@@ -100,36 +99,47 @@ def _write_pass(
                 butterfly(start + j * pitch, between, factors + j * (2 * radix - 2))
 
 
-def transform(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
-    """Yield the points of a small discrete Fourier transform, and their places, in the order that they come in."""
+def transform(points: Sequence[Complex], one: Lanes | None = None) -> Iterator[tuple[int, Complex]]:
+    """Yield the points of a small discrete Fourier transform, and their places, in the order that they come in.
+
+    Many processors have units that add and units that multiply. Where a transform is nearly all sums, `one`, a number
+    1 that the compiler does not know, lets the latter do some of them, with the same bits.
+    """
     if len(points) == 2:
         yield 0, points[0] + points[1]
         yield 1, points[0] - points[1]
     elif len(points) == 4:
-        yield from enumerate(_transform_four(*points))
+        yield from enumerate(_transform_four(points, one))
     elif len(points) == 8:
-        yield from _transform_eight(points)
+        yield from _transform_eight(points, one)
     else:
         yield from _transform_odd(points)
 
 
-def _transform_four(a: Complex, b: Complex, c: Complex, d: Complex) -> list[Complex]:
-    even, odd, difference, turned = a + c, b + d, a - c, _times_minus_i(b - d)
+def _transform_four(points: Sequence[Complex], one: Lanes | None) -> list[Complex]:
+    a, b, c, d = points
+    even, odd, difference, turned = a + c, b + d, _subtract(a, c, one), _times_minus_i(_subtract(b, d, one))
     return [even + odd, difference + turned, even - odd, difference - turned]
 
 
-def _transform_eight(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
-    a, b, c, d = (points[k] - points[k + 4] for k in range(4))
-    for t, point in enumerate(_transform_four(*(points[k] + points[k + 4] for k in range(4)))):
+def _transform_eight(points: Sequence[Complex], one: Lanes | None) -> Iterator[tuple[int, Complex]]:
+    a, b, c, d = (_subtract(points[k], points[k + 4], one) for k in range(4))
+    for t, point in enumerate(_transform_four([points[k] + points[k + 4] for k in range(4)], one)):
         yield 2 * t, point
     # b turns by an eighth and d by three eighths; their common factor sqrt(1/2) waits for the last sums.
     b = Complex(b.real + b.imaginary, b.imaginary - b.real)
     d = Complex(d.imaginary - d.real, -(d.real + d.imaginary))
     c = _times_minus_i(c)
     half = a.real.constant(math.sqrt(0.5))
-    for t, one, other in ((1, a + c, b + d), (3, a - c, _times_minus_i(b - d))):
-        yield t, one.add_scaled(other, half)
-        yield t + 4, one.add_scaled(other, -half)
+    for t, even, odd in ((1, a + c, b + d), (3, a - c, _times_minus_i(b - d))):
+        yield t, even.add_scaled(odd, half)
+        yield t + 4, even.add_scaled(odd, -half)
+
+
+def _subtract(a: Complex, b: Complex, one: Lanes | None) -> Complex:
+    if one is None:
+        return a - b
+    return Complex(a.real.add_product(-b.real, one), a.imaginary.add_product(-b.imaginary, one))
 
 
 def _transform_odd(points: Sequence[Complex]) -> Iterator[tuple[int, Complex]]:
@@ -151,8 +161,10 @@ def _real_parts(first: Complex, sums: Sequence[Complex], differences: Sequence[C
 
 
 def _imaginary_parts(first: Complex, sums: Sequence[Complex], differences: Sequence[Complex]) -> list[Lanes]:
-    # i times a difference has its real part, with the other sign, as imaginary part.
-    return _combine(first.imaginary, [term.imaginary for term in sums], [-term.real for term in differences])
+    # i times a difference has its real part, with the other sign, as imaginary part: so points k and p - k change
+    # places. Numbers with both signs would need twice the registers.
+    parts = _combine(first.imaginary, [term.imaginary for term in sums], [term.real for term in differences])
+    return [parts[0], *reversed(parts[1:])]
 
 
 def _combine(first: Lanes, sums: Sequence[Lanes], differences: Sequence[Lanes]) -> list[Lanes]:
@@ -161,12 +173,14 @@ def _combine(first: Lanes, sums: Sequence[Lanes], differences: Sequence[Lanes]) 
     p = 2 * len(sums) + 1
     out = [sum(sums, first)] * p
     for t in half:
-        angles = [2 * math.pi * (k * t % p) / p for k in half]
+        turns = [k * t % p for k in half]
+        # Of turns by more than a half the sine is that of the others, with the other sign.
+        angles = [2 * math.pi * min(turn, p - turn) / p for turn in turns]
         even, odd = first, differences[0] * first.constant(math.sin(angles[0]))
         for term, angle in zip(sums, angles, strict=True):
             even = even.add_product(term, first.constant(math.cos(angle)))
-        for term, angle in zip(differences[1:], angles[1:], strict=True):
-            odd = odd.add_product(term, first.constant(math.sin(angle)))
+        for term, turn, angle in zip(differences[1:], turns[1:], angles[1:], strict=True):
+            odd = odd.add_product(term if 2 * turn < p else -term, first.constant(math.sin(angle)))
         out[t], out[p - t] = even + odd, even - odd
     return out
 

@@ -18,11 +18,13 @@ in the layout and in the tables); how much is worked on at a time; floats from r
 working memory."""
 
 BATCH_FIELDS = (
-    "batch_rows", "batch_points", "batch_pitch", "n_pairs", "pairs", "batch_turns", "batch_factors"
+    "batch_rows", "batch_points", "batch_pitch", "run_floats", "columns_together",
+    "n_pairs", "pairs", "batch_turns", "batch_factors",
 )  # fmt: skip
 """Integers that follow: rows that are convolved side by side (more than there can be where that does not pay); where
-their points are in the working memory, and floats from row to row of points; pairs of rows that mirror each other, and
-where they are in the layout; where their turns are in the tables, and their factors among the coefficients."""
+their points are in the working memory, floats from row to row of points, and floats of each row of points; columns
+whose passes are done before those of the next ones begin; pairs of rows that mirror each other, and where they are in
+the layout; where their turns are in the tables, and their factors among the coefficients."""
 
 PAIR_FIELDS = ("here", "source", "there")
 """Places of two rows of points that mirror each other: of the first, of what the second is made from, of the second."""

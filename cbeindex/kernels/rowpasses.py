@@ -12,8 +12,8 @@ from functools import partial
 
 from .butterflies import transform, write_switch
 from .layouts import PASS_FIELDS, RADICES
-from .tiles import POINT
-from .vectors import INTEGER, LANES, Integer, Pointer, call, cgutils, loop
+from .tiles import POINT, turn_back
+from .vectors import INTEGER, Integer, Pointer, call, cgutils, loop
 
 # Kinds of first passes that multiply by turns: radix, and whether twiddle factors follow.
 _TURNED = ((3, True), (4, True), (8, True), (8, False))
@@ -37,14 +37,14 @@ def write_rows_forward(
     first, two, pitch = points + here, Integer(points.builder, 2), Integer(points.builder, POINT)
     with loop(n - n_done) as i:
         entry = passes + (n_done + i) * len(PASS_FIELDS)
-        write_switch("after", first, first + LANES, pitch, two, there - here, entry, tables)
+        write_switch("after", first, pitch, two, there - here, entry, tables)
 
 
 def write_rows_back(
     points: Pointer, here: Integer, there: Integer, turns: Pointer, n_columns: Integer, passes: Pointer, n: Integer,
     tables: Pointer,
 ) -> None:  # fmt: skip
-    """Undo `write_rows_forward`, but for a factor of the number of columns."""
+    """Undo `write_rows_forward`, but for a factor of the number of columns, where parts are swapped."""
 
     def turn() -> None:
         call(_write_turn_back, "turn_rows_back", points, here, there, turns, n_columns)
@@ -58,7 +58,7 @@ def write_rows_back(
     n_left = _write_choice(passes, n, tables)
     with loop(n - n_left) as i:
         entry = passes + (n - 1 - i) * len(PASS_FIELDS)
-        write_switch("before", first + LANES, first, pitch, two, there - here, entry, tables)
+        write_switch("before", first, pitch, two, there - here, entry, tables)
     _write_choice(passes, n, tables, turn_in_pass, turn)
 
 
@@ -112,19 +112,19 @@ def _write_turned_pass_back(
     radix: int, has_twiddles: bool, points: Pointer, here: Integer, there: Integer, turns: Pointer, step: Integer,
     factors: Pointer,
 ) -> None:  # fmt: skip
-    """Write the last pass back of both rows, with real and imaginary parts swapped until the turn."""
+    """Write the last pass back of both rows."""
     one = Integer(points.builder, 1)
     with loop(one * 2) as i:
         row, of_row = points + Integer.below(i, one, here, there), turns + i * 2
         with loop(step) as j:
             columns = [j + step * t for t in range(radix)]
-            read = [(row + c * POINT).load_point().swapped() for c in columns]
+            read = [(row + c * POINT).load_point() for c in columns]
             if has_twiddles:
                 twiddles = [(factors + j * (2 * radix - 2) + 2 * t).spread_point() for t in range(radix - 1)]
                 read[1:] = [point * twiddle for point, twiddle in zip(read[1:], twiddles, strict=True)]
             for t, point in transform(read):
                 turn = (of_row + columns[t] * 4).spread_point()
-                (row + columns[t] * POINT).store_point(point.swapped() * turn.conjugate())
+                (row + columns[t] * POINT).store_point(turn_back(point, turn))
 
 
 def _write_turn(
@@ -144,4 +144,4 @@ def _write_turn_back(points: Pointer, here: Integer, there: Integer, turns: Poin
     with loop(count) as i:
         for row, factors in ((here, turns + i * 4), (there, turns + i * 4 + 2)):
             place = points + i * POINT + row
-            place.store_point(place.load_point() * factors.spread_point().conjugate())
+            place.store_point(turn_back(place.load_point(), factors.spread_point()))

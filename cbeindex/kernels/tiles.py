@@ -19,10 +19,10 @@ def write_load(values: Pointer, stride: Integer, points: Pointer, count: Integer
 
 
 def write_store(values: Pointer, stride: Integer, points: Pointer, count: Integer) -> None:
-    """Write point i as LANES pairs of floats at `values + i * stride`."""
+    """Write point i, its parts swapped, as LANES pairs of floats at `values + i * stride`."""
     order = [lane + part for lane in range(LANES) for part in (0, LANES)]
     with loop(count) as i:
-        point = (points + i * POINT).load_point()
+        point = (points + i * POINT).load_point().swapped()
         low, high = (point.real.shuffle(point.imaginary, half) for half in (order[:LANES], order[LANES:]))
         (values + i * stride).store_point(Complex(low, high))
 
@@ -51,8 +51,13 @@ def write_turn_back(points: Pointer, places: Pointer, factors: Pointer, tile: Po
         groups.append(_both(_transpose_parts, [(tile + i * POINT).load_point() for i in range(r, LANES, 4)]))
     for g in range(0, LANES, 4):
         for i, row in enumerate(_both(_transpose_in_parts, [group[g // 4] for group in groups]), start=g):
-            turned = row * (factors + i * POINT).load_point().conjugate()
+            turned = turn_back(row, (factors + i * POINT).load_point())
             (points + (places + i).integer()).store_point(turned)
+
+
+def turn_back(point: Complex, turn: Complex) -> Complex:
+    """Multiply a point, its parts swapped, by the conjugate of a factor."""
+    return (point.swapped() * turn.conjugate()).swapped()
 
 
 def multiply(point: Complex, mirror: Complex, own: Complex, other: Complex, shared: Complex) -> tuple[Complex, Complex]:
@@ -64,15 +69,16 @@ def multiply(point: Complex, mirror: Complex, own: Complex, other: Complex, shar
 def write_multiply(points: Pointer, mirrored: Pointer, count: Integer, factors: Pointer) -> None:
     """Multiply points by the spectrum: each with its mirror image, the lanes of which are in reverse order.
 
-    Point i mirrors the one `i` points before `mirrored`; each of the three factors is a point of `factors`.
+    Point i mirrors the one `i` points before `mirrored`; each of the three factors is a point of `factors`. What is
+    written has its parts swapped, for the way back.
     """
     with loop(count) as i:
         here, there = points + i * POINT, mirrored - i * POINT
         point, mirror = here.load_point(), there.load_point().reversed()
         own, other, shared = ((factors + (i * 3 + j) * POINT).load_point() for j in range(3))
         product, mirror = multiply(point, mirror, own, other, shared)
-        here.store_point(product)
-        there.store_point(mirror.reversed())
+        here.store_point(product.swapped())
+        there.store_point(mirror.reversed().swapped())
 
 
 def transpose(rows: Sequence[Lanes]) -> list[Lanes]:

@@ -17,10 +17,13 @@ from .jit import njit
 from .layouts import BATCH_FIELDS, FIELDS
 from .vectors import FLOAT, INTEGER, LANES, cgutils
 
-_LENGTH, _N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH = (
+_LENGTH, _N_ROWS, _N_COLUMNS, _TOGETHER, _ROW_FLOATS, _BATCH, _RUN = (
     (FIELDS + BATCH_FIELDS).index(name)
-    for name in ("length", "n_rows", "n_columns", "rows_together", "row_floats", "batch_rows")
+    for name in ("length", "n_rows", "n_columns", "rows_together", "row_floats", "batch_rows", "run_floats")
 )
+
+# Bytes of a code are in the order of their bits.
+_HAS_BYTES_IN_ORDER = sys.byteorder == "little"
 
 signs_of: Any
 all_finite: Any
@@ -196,8 +199,8 @@ def transform_rows(
     dim = rows.shape[1]
     end = dim // LANES * LANES if 2 * layout[_N_COLUMNS] % LANES == 0 else max(0, dim - LANES)
     # Whole bytes of a batch are packed where it was convolved, if nothing else is wanted of it.
-    only_codes = len(codes) > 0 and len(projections) == 0 and len(sums) == 0
-    packs_batches = only_codes and LANES % 8 == length % LANES == 2 * layout[_N_COLUMNS] % LANES == 0
+    only_codes = _HAS_BYTES_IN_ORDER and len(codes) > 0 and len(projections) == 0 and len(sums) == 0
+    packs_batches = only_codes and (length % 8 == 0 or signs.shape[0] == 1) and layout[_RUN] % 8 == 0
     first = start
     while first < stop:
         is_batch = stop - first >= layout[_BATCH]
@@ -212,11 +215,10 @@ def transform_rows(
             n_kept = -(-n_values // (2 * layout[_N_COLUMNS]))
             if is_batch:
                 convolve_batch(rows, first, centre, signs, block, work, layout, tables, coefficients[block])
-                if packs_batches and n_values % LANES == 0:
+                if packs_batches:
                     if block == 0:
                         for i in range(n):
-                            for word in range(codes.shape[1]):
-                                codes[first + i, word] = 0
+                            codes[first + i, codes.shape[1] - 1] = 0
                     n_finite = pack_batch(work, layout, n_values, codes, first, offset)
                     if n_finite < n:
                         first_bad = min(first_bad, first + n_finite)

@@ -92,7 +92,7 @@ def pack_batch(work: Any, layout: Any, count: int, codes: Any, first: int, offse
     """
     floats = _batch_of(work, layout).reshape(-1, LANES)[:count].T
     packed = codes.astype("<u8").view(np.uint8)
-    packed[first : first + LANES, offset // 8 : (offset + count) // 8] = np.packbits(floats >= 0, 1, "little")
+    packed[first : first + LANES, offset // 8 : -(-(offset + count) // 8)] = np.packbits(floats >= 0, 1, "little")
     codes[:] = packed.view("<u8")
     is_bad = ~np.isfinite(floats).all(axis=1)
     return int(is_bad.argmax()) if is_bad.any() else LANES

@@ -51,6 +51,9 @@ class Integer:
     def __mul__(self, other: Integer | int) -> Integer:
         return self._join(self.builder.mul, other)
 
+    def __floordiv__(self, other: Integer | int) -> Integer:
+        return self._join(self.builder.udiv, other)
+
     def minimum(self, other: Integer) -> Integer:
         """Return the smaller one."""
         return Integer.below(self, other, self, other)
@@ -68,7 +71,7 @@ class Integer:
 
     def chunks(self, size: Integer | int) -> Integer:
         """Return how many chunks of a size there are, the last one perhaps smaller."""
-        return (self + size - 1)._join(self.builder.udiv, size)
+        return (self + size - 1) // size
 
 
 class Lanes:
@@ -220,8 +223,11 @@ def data_of(context: Any, builder: Any, signature: Any, arguments: Any, i: int) 
     return Pointer(builder, array.data), Integer(builder, cgutils.unpack_tuple(builder, array.shape)[-1])
 
 
-def call(write: Callable[..., None], name: str, *arguments: Integer | Pointer) -> None:
-    """Call the function `name`, which `write(*arguments)` writes if the module does not have it yet."""
+def call(write: Callable[..., None], name: str, *arguments: Integer | Pointer, is_wide: bool = False) -> None:
+    """Call the function `name`, which `write(*arguments)` writes if the module does not have it yet.
+
+    A function that is wide works on more values than some targets have registers.
+    """
     builder = arguments[0].builder
     module = builder.module
     if name not in module.globals:
@@ -230,6 +236,8 @@ def call(write: Callable[..., None], name: str, *arguments: Integer | Pointer) -
         function.linkage = "internal"
         function.attributes.add("noinline")
         function.attributes.add("nounwind")
+        if is_wide:  # values on the stack that lie across two cache lines take twice the time
+            function.attributes.alignstack = 4 * LANES
         inner = ir.IRBuilder(function.append_basic_block())
         write(*(type(outer)(inner, value) for outer, value in zip(arguments, function.args, strict=True)))
         inner.ret_void()
