@@ -1,5 +1,7 @@
 """Calibrations: tables that are inverted, files that hold anything, and the kernel that counts."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,7 +9,7 @@ from hypothesis import strategies as st
 
 from cbeindex import kernels
 from cbeindex.search.calibration import DEPTHS, Calibration
-from cbeindex.search.measuring import measure
+from cbeindex.search.measuring import Found, measure
 from tests.small import examples
 
 pytestmark = pytest.mark.kernels
@@ -31,11 +33,12 @@ def test_counts_are_those_of_sets(search, depths):
     rows, truth = search
     classes, depths = np.arange(1, truth.shape[1] + 1), np.sort(depths)
     found = np.empty((len(rows), len(classes), len(depths)), dtype=np.int64)
-    kernels.counting.count_found(rows, truth, classes, np.tile(depths, (len(classes), 1)), N_ROWS, found)
+    of_queries = depths + np.arange(len(rows))[:, np.newaxis, np.newaxis] * np.ones((len(classes), 1), dtype=np.int64)
+    kernels.counting.count_found(rows, truth, classes, of_queries, N_ROWS, found)
     for i, k in enumerate(classes):
         for j, depth in enumerate(depths):
             for q in range(len(rows)):
-                expected = {*rows[q, :depth].tolist()} & {*truth[q, :k].tolist()} - {-1}
+                expected = {*rows[q, : depth + q].tolist()} & {*truth[q, :k].tolist()} - {-1}
                 assert found[q, i, j] == len(expected)
 
 
@@ -92,6 +95,9 @@ def test_descriptions_round_trip():
         {"efforts": [0, 1, 2, 3, 4]}, {"efforts": list(range(1, 100))}, {"shares": []}, {"shares": [[], []]},
         {"shares": None}, {"shares": [[[10_001] * len(DEPTHS)] * 5] * 2}, {"shares": [[[0.5] * len(DEPTHS)] * 5] * 2},
         {"shares": [[["a"] * len(DEPTHS)] * 5] * 2}, {"n_nearest": [True, 10]},
+        {"reaches": [1.0]}, {"reaches": [1.0, 2.0, -3.0, 4.0, 5.0]}, {"reaches": ["a"] * 5}, {"reaches": [1e39] * 5},
+        {"widths": [[1.0] * len(DEPTHS)]}, {"widths": [[1.0], [1.0]]}, {"widths": [[-1.0] * len(DEPTHS)] * 2},
+        {"widths": None}, {"reaches": None},
         {"far": "near"}, {"far": float("nan")}, {"far": 1e39}, {"far": float("inf")}, {"far": 10**400},
     ],
 )  # fmt: skip
@@ -122,11 +128,26 @@ class LineTrial:
     def far(self):
         return 3.5
 
+    def reach(self, effort):
+        return 0.5 * effort
+
     def candidates(self, effort, n, n_queries):
         rows = np.full((n_queries, n), -1)
         n_found = min(n, effort + np.arange(n_queries).max() % 2)
         rows[:, :n_found] = 50 + np.arange(n_found)
-        return rows
+        return Found(rows)
+
+
+class WideTrial(LineTrial):
+    """The nearest rows come after 8 that are wrong, and a quarter of the queries have nearly equal estimates."""
+
+    def candidates(self, effort, n, n_queries):
+        rows, estimates = np.full((n_queries, n), -1), np.full((n_queries, n), np.inf, dtype=np.float32)
+        n_found = min(n, 100)
+        rows[:, :n_found] = np.concatenate([np.arange(8), 50 + np.arange(100)])[:n_found]
+        estimates[:, :n_found] = np.arange(1, n_found + 1)
+        estimates[1::4, :n_found] = 10 + np.arange(n_found) / n_found
+        return Found(rows, estimates)
 
 
 def test_measured_shares_are_those_of_the_trial():
@@ -136,4 +157,37 @@ def test_measured_shares_are_those_of_the_trial():
     for k, shares in zip(measured.n_nearest, measured.shares, strict=True):
         np.testing.assert_allclose(shares[:, 0], np.minimum(1, (np.array(measured.efforts) + 1) / k))
     assert measured.far == 3.5
+    assert measured.reaches == tuple(0.5 * effort for effort in measured.efforts)
+    assert not len(measured.widths)
     assert measure(trial, 3) is None
+
+
+def test_queries_read_the_candidates_that_estimates_do_not_tell_from_the_nearest():
+    """A quarter of the queries: their estimates are nearly equal, so that they read four times as many candidates."""
+    measured = measure(WideTrial(), 200)
+    np.testing.assert_allclose(measured.widths[1][:3], np.ceil(10 * np.array(DEPTHS[:3])) / 10)
+    # The true rows follow after 8 that are wrong. 13 candidates are read, or 52.
+    assert DEPTHS[1] == 1.25
+    np.testing.assert_allclose(measured.shares[1, -1, 1], (15 * (13 - 8) + 5 * 10) / 20 / 10)
+
+
+def graded_calibration():
+    """A calibration that grades effort and depth."""
+    plain = a_calibration()
+    widths = np.stack([np.array(DEPTHS), 1 + np.array(DEPTHS)])
+    widths[:, -1] = 0
+    reaches = tuple(float(i) for i in range(len(plain.efforts)))
+    return replace(plain, reaches=reaches, widths=widths)
+
+
+def test_reaches_and_widths_are_interpolated():
+    calibration = graded_calibration()
+    assert [calibration.reach(effort) for effort in (1, 4, 16)] == [0, 2, 4]
+    assert 2 < calibration.reach(6) < 3
+    assert calibration.reach(17) == 0
+    assert calibration.width(1, 2.0) == 2
+    assert calibration.width(10, 2.25) == 3.25
+    assert 2 < calibration.width(3, 2.0) < 3
+    assert calibration.width(10, DEPTHS[-1]) == calibration.width(10, 10**6) == 0  # not known
+    assert a_calibration().width(10, 2.0) == a_calibration().reach(4) == 0
+    assert Calibration.checked(calibration.describe()).describe() == calibration.describe()

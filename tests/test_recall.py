@@ -281,10 +281,57 @@ def test_vectors_that_are_the_codes_of_buckets_tell_the_true_nearest_of_tuning_q
     assert [buckets.describe() for buckets in buckets_of(index)] != before
 
 
-@pytest.mark.parametrize("kind", ["cells", "graph"])
-def test_queries_that_are_far_from_all_rows_are_searched_again(kind):
+def noisy_queries(n, share):
+    """Return queries like stored rows, with noise of a share of their length."""
+    queries, noise = some_vectors(2_000 + n)[2_000:], np.random.default_rng(3).standard_normal((n, DIM))
+    lengths = np.linalg.norm(queries, axis=1, keepdims=True) / np.sqrt(DIM)
+    return (queries + share * lengths * noise).astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+@pytest.mark.parametrize("vectors", ["float32", "int8"])
+def test_the_promise_holds_for_noisy_queries(metric, vectors):
+    """Cells grade effort by query, so that queries which are unlike stored rows need no tuning."""
+    index, queries = an_index("cells", 2_000, metric=metric, vectors=vectors), noisy_queries(400, 0.5)
+    truth = vector_oracles.nearest(metric, queries, some_vectors(2_000), np.arange(2_000), 10)[1]
+    for recall in (0.8, 0.9, 0.95):
+        found = index.search(queries, 10, recall=recall)
+        shares = shares_of(found.ids, truth)
+        assert shares.mean() >= recall - 0.01 - 2 * shares.std() / np.sqrt(len(shares)), (recall, shares.mean())
+
+
+@pytest.mark.parametrize("options", [{}, {"vectors": "int8"}, {"vectors": None}, {"cell_bits": 4, "spill": True}])
+def test_graded_searches_find_the_same_one_by_one_and_together(options):
+    index = an_index("cells", 2_000, metric="l2", **options)
+    queries = np.concatenate([some_vectors(2_200)[2_000:], noisy_queries(200, 1.0)])
+    found = index.search(queries, 10, recall=0.9, n_threads=1)
+    check_equal(index.search(queries, 10, recall=0.9, n_threads=3), found)
+    parts = [index.search(queries[i : i + 7], 10, recall=0.9) for i in range(0, len(queries), 7)]
+    np.testing.assert_array_equal(np.concatenate([part.ids for part in parts]), found.ids)
+    np.testing.assert_array_equal(np.concatenate([part.distances for part in parts]), found.distances)
+    assert sum(part.stats["visited"] for part in parts) == found.stats["visited"]
+    for i in (0, 1, 250, 251):
+        one = index.search(queries[i], 10, recall=0.9)
+        np.testing.assert_array_equal(one.ids, found.ids[i])
+        np.testing.assert_array_equal(one.distances, found.distances[i])
+
+
+def test_noisy_queries_visit_more_cells_and_read_more_candidates():
+    """But not if the caller says how many."""
+    index = an_index("cells", 2_000, metric="l2", cell_bits=1)
+    plain, noisy = some_vectors(2_200)[2_000:], noisy_queries(200, 1.0)
+    stats = [index.search(queries, 10, recall=0.9).stats for queries in (plain, noisy)]
+    assert stats[1]["buckets"] > 1.1 * stats[0]["buckets"]
+    assert stats[1]["vectors_read"] > 1.1 * stats[0]["vectors_read"]
+    for queries in (plain, noisy):
+        given = index.search(queries, 10, n_probes=5, n_candidates=20).stats
+        assert given["buckets"] == 5 * len(queries)
+        assert given["vectors_read"] == 20 * len(queries)
+
+
+def test_queries_that_are_far_from_all_rows_of_a_graph_are_searched_again():
     """With more effort, one by one as together, and from arrays as from lists."""
-    index = an_index(kind, 2_000, metric="l2")
+    index = an_index("graph", 2_000, metric="l2")
     near, far = some_vectors(2_005)[2_000:], 4 * some_vectors(5, seed=9) + 3
     queries = np.concatenate([near, far])
     found = index.search(queries, 10, recall=0.8)

@@ -5,7 +5,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex.kernels.thresholds import limit_of_smallest, order_bits, places_within
+from cbeindex.kernels.thresholds import (
+    keep_first,
+    kth_smallest,
+    limit_of_smallest,
+    order_bits,
+    places_within,
+    put_first,
+)
 from tests.small import examples
 
 pytestmark = pytest.mark.kernels
@@ -43,3 +50,32 @@ def test_limit_lets_the_smallest_pass_and_hardly_more(given_values, data):
     places = np.full(len(bits), -1)
     n = places_within(bits, len(bits), limit, places)
     np.testing.assert_array_equal(places[:n], np.flatnonzero(bits <= limit))
+
+
+some_keys = st.lists(st.integers(0, 2**64 - 1) | st.integers(0, 5), min_size=1, max_size=60)
+
+
+@examples(100)
+@given(some_keys, st.data())
+def test_smallest_keys_are_counted(given_keys, data):
+    n = data.draw(st.integers(1, len(given_keys)))
+    k = data.draw(st.integers(1, n))
+    smallest = sorted(given_keys[:n])[:k]
+    keys = np.array(given_keys, dtype=np.uint64)
+    assert kth_smallest(keys, n, k) == smallest[-1]
+    assert keys.tolist() == given_keys
+    assert keep_first(keys, n, k) == smallest[-1]
+    assert sorted(keys[:k].tolist()) == smallest
+    assert keys[n:].tolist() == given_keys[n:]
+
+
+@examples(100)
+@given(st.lists(st.integers(0, 2**64 - 1), min_size=1, max_size=60, unique=True), st.data())
+def test_smallest_keys_come_first(given_keys, data):
+    n = data.draw(st.integers(1, len(given_keys)))
+    k = data.draw(st.integers(1, n))
+    keys = np.array(given_keys, dtype=np.uint64)
+    put_first(keys, n, k)
+    assert sorted(keys[:k].tolist()) == sorted(given_keys[:n])[:k]
+    assert sorted(keys[:n].tolist()) == sorted(given_keys[:n])
+    assert keys[n:].tolist() == given_keys[n:]

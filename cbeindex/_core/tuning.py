@@ -379,8 +379,8 @@ class Tuning:
     # Recall of a search by default, and of one whose mode or number of candidates is given, but not the probes.
     default_recall: float = 0.95
     explicit_recall: float = 0.97
-    # Queries whose nearest row is farther than that of this share of the stored rows are unlike them: they are searched
-    # again with half of the misses, and more candidates.
+    # Queries whose nearest row is farther than that of this share of the stored rows are unlike them: graphs are
+    # searched again for them, with half of the misses, and more candidates.
     near_share: float = 0.99
     far_candidates: int = 3
     # Calibration of range search: queries of a segment at most; their nearest rows, and other rows that stand for all
@@ -419,6 +419,15 @@ class Tuning:
     # Cells whose exact distances are computed, of those that look-ups find nearest: for each probe, and more.
     exact_cells_of_probe: int = 3
     least_exact_cells: int = 16
+    # Searches that are to deliver a recall visit more cells for some queries than for others: at least the first part
+    # of the mean, at most the second multiple of it, and in between those in reach, which the distance of the row of
+    # this rank tells (`cells_in_reach`). They read more candidates for some queries, too, up to this multiple, if these
+    # are within the width of the nearest (`in_order`). So many queries calibrate reach and width.
+    least_probes_part: int = 2
+    most_probes_times: int = 3
+    reach_rank: int = 10
+    most_candidates_times: int = 4
+    graded_queries: int = 128
     # Longer queries are projected outside of the kernel, by several threads.
     longest_kernel_query: int = 2**16
     # Tables are precise where |z - c|^2 is less than this share of |z|^2, for 1, 2 and 4 bits: rounding would add more

@@ -3,7 +3,7 @@
 One query after the other reads most cells from memory each time, and then the memory is the limit. Here, up to four
 queries share the look-ups in a record, and those that follow find it in a cache. Each query first visits some cells
 alone, its nearest ones unless it visits all, because the rows there give a bound that rules out most of the rows in the
-others. The results are those of `cellsearch.py`.
+others. Then all visit the cells that turn out to be in reach. The results are those of `cellsearch.py`.
 """
 
 from typing import Any
@@ -16,8 +16,10 @@ from .cellscan import scan_visits
 from .cellsteps import (
     LARGEST,
     begin_query,
+    cells_in_reach,
     count_visits,
     in_order,
+    most_keys,
     read_found,
     room_for_keys,
     scan_precisely,
@@ -26,7 +28,8 @@ from .cellsteps import (
 from .estimates import Records
 from .jit import njit
 from .kept import KeptRows, forget_shifts
-from .topk import keep_smallest
+from .querytables import Tables
+from .thresholds import keep_first
 from .views import read_only
 
 
@@ -35,9 +38,9 @@ def order_by_cell(cells: Rows, n_made: Rows, n_plain: Rows, begins: Rows, querie
     """Put the visits that are left in the order of cells; return their number.
 
     Probes [n_made[query], n_plain[query]) of a query are left. The visits of cell c get the places
-    [begins[c], begins[c + 1]): `queries` says whose they are, and `visits` the numbers query * n_probes + probe.
+    [begins[c], begins[c + 1]): `queries` says whose they are, and `visits` the numbers query * n_most + probe.
     """
-    n_queries, n_probes = cells.shape
+    n_queries, n_most = cells.shape
     begins[:] = 0
     for query in range(n_queries):
         for probe in range(n_made[query], n_plain[query]):
@@ -47,7 +50,7 @@ def order_by_cell(cells: Rows, n_made: Rows, n_plain: Rows, begins: Rows, querie
     for query in range(n_queries):
         for probe in range(n_made[query], n_plain[query]):
             place = begins[cells[query, probe] + 1]
-            queries[place], visits[place] = query, query * n_probes + probe
+            queries[place], visits[place] = query, query * n_most + probe
             begins[cells[query, probe] + 1] += 1
     return int(begins[begins.size - 1])
 
@@ -60,6 +63,29 @@ def n_first_cells(cells: Rows, starts: Rows, n_rows: int) -> int:
         count += 32 * (starts[cells[n] + 1] - starts[cells[n]])
         n += 1
     return n
+
+
+@njit(cache=True, nogil=True, shared=True)
+def scan_together(
+    cells: Rows, shifts: Floats, n_made: Rows, n_plain: Rows, tables: Tables, steps: Floats, product_offsets: Floats,
+    records: Records, starts: Rows, copies: Records, copy_starts: Rows, n_bytes: int, hidden: Mask, ranks: Ranks,
+    n_kept: int, found: Any, counts: Rows, bounds: Floats,
+) -> None:  # fmt: skip
+    """Visit cells [n_made[query], n_plain[query]) of all queries, each cell and the copies in it once for all."""
+    n_cells = starts.size - 1
+    begins, every_cell = np.empty(n_cells + 2, dtype=np.int64), np.arange(n_cells)
+    n = (n_plain - n_made).sum()
+    visitors, numbers = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
+    order_by_cell(cells, n_made, n_plain, begins, visitors, numbers)
+    visit_shifts = np.empty(n, dtype=np.float32)
+    for i in range(n):
+        visit_shifts[i] = shifts.flat[numbers[i]]
+    for part in range(2 if copies.shape[0] > 0 else 1):
+        codes, places = (copies, copy_starts) if part else (records, starts)
+        scan_visits(
+            every_cell, begins, visitors, visit_shifts, tables, False, steps, product_offsets, codes, places, n_bytes,
+            hidden, ranks, n_kept, found, counts, bounds,
+        )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
@@ -75,22 +101,25 @@ def search_group(
     Queries that find fewer rows than they must are marked in `is_short`. They have no results and are not counted.
     """
     n_queries, n_cells, n_bytes = projections.shape[0], bases.size, (centres.shape[1] * bits + 7) // 8
-    n_probes, n_found, with_copies = sizes[0], sizes[2], copies.shape[0] > 0
-    n_kept = 2 * n_found if with_copies else n_found
+    n_probes, n_most, with_copies = sizes[0], sizes[5], copies.shape[0] > 0
+    n_kept = most_keys(sizes, with_copies)
     tables, precise_tables = np.empty((n_queries, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     near, chosen = np.empty(32 * directory.shape[0], dtype=np.float32), np.empty(n_cells, dtype=np.uint64)
-    cells = np.empty((n_queries, n_probes), dtype=np.int64)
+    near_cells = np.empty((n_queries, n_most), dtype=np.uint64)
+    cells = np.empty((n_queries, n_most), dtype=np.int64)
     shifts, centre_shifts = np.empty(cells.shape, dtype=np.float32), np.empty((centres.shape[0], 2), dtype=np.float32)
     steps, product_offsets = np.empty(n_queries, dtype=np.float32), np.empty(n_queries, dtype=np.float32)
     n_made, n_plain = np.empty(n_queries, dtype=np.int64), np.empty(n_queries, dtype=np.int64)
-    found, seen = room_for_keys(n_queries, n_found, with_copies)
+    found, seen = room_for_keys(n_queries, sizes, with_copies)
     counts, bounds = np.zeros(n_queries, dtype=np.int64), np.full(n_queries, LARGEST)
     one, begin_one = np.zeros(n_probes, dtype=np.int64), np.arange(n_probes + 1)
     for i in range(n_queries):
         z, own = read_only(projections[i]), slice(i, i + 1)
         steps[i], product_offsets[i] = begin_query(
-            z, bits, weights, directory, centroids, bases, n_probes, sizes[1], tables[own], near, chosen
+            z, bits, weights, directory, centroids, bases, sizes, tables[own], near, chosen
         )
+        near_cells[i] = chosen[:n_most]
+        forget_shifts(centre_shifts)
         n_plain[i] = shifts_of_cells(
             z, query_shifts[i], centres, weights, chosen, n_probes, cell_centres, cells[i], shifts[i], centre_shifts
         )
@@ -107,29 +136,42 @@ def search_group(
             )  # fmt: skip
         if n_plain[i] < n_probes:
             scan_precisely(
-                z, bits, cells[i, n_plain[i] :], shifts[i, n_plain[i] :], precise_tables, records, starts, copies,
-                copy_starts, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+                z, bits, cells[i, n_plain[i] : n_probes], shifts[i, n_plain[i] : n_probes], precise_tables, records,
+                starts, copies, copy_starts, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
             )  # fmt: skip
         if counts[i] > n_kept:
-            bounds[i] = float_of_key(keep_smallest(found[i], counts[i], n_kept))
+            bounds[i] = float_of_key(keep_first(found[i], counts[i], n_kept))
             counts[i] = n_kept
-    begins, every_cell = np.empty(n_cells + 2, dtype=np.int64), np.arange(n_cells)
-    visitors, numbers = np.empty(cells.size, dtype=np.int64), np.empty(cells.size, dtype=np.int64)
-    n = order_by_cell(cells, n_made, n_plain, begins, visitors, numbers)
-    visit_shifts = np.empty(n, dtype=np.float32)
-    for i in range(n):
-        visit_shifts[i] = shifts.flat[numbers[i]]
-    for part in range(2 if with_copies else 1):
-        codes, places = (copies, copy_starts) if part else (records, starts)
-        scan_visits(
-            every_cell, begins, visitors, visit_shifts, tables, False, steps, product_offsets, codes, places, n_bytes,
-            hidden, ranks, n_kept, found, counts, bounds,
+    scan_together(
+        cells, shifts, n_made, n_plain, tables, steps, product_offsets, records, starts, copies, copy_starts, n_bytes,
+        hidden, ranks, n_kept, found, counts, bounds,
+    )  # fmt: skip
+    n_made[:], n_all = n_probes, np.full(n_queries, n_probes)
+    if n_most > n_probes:
+        for i in range(n_queries):
+            z, own = read_only(projections[i]), slice(i, i + 1)
+            n = cells_in_reach(near_cells[i], sizes, weights[4], n_kept, found[i], counts[own], bounds[own])
+            n_all[i] += n
+            forget_shifts(centre_shifts)
+            n_plain[i] = n_probes + shifts_of_cells(
+                z, query_shifts[i], centres, weights, near_cells[i, n_probes:], n, cell_centres, cells[i, n_probes:],
+                shifts[i, n_probes:], centre_shifts,
+            )  # fmt: skip
+            if n_plain[i] < n_all[i]:
+                precise = slice(n_plain[i], n_all[i])
+                scan_precisely(
+                    z, bits, cells[i, precise], shifts[i, precise], precise_tables, records, starts, copies,
+                    copy_starts, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+                )  # fmt: skip
+        scan_together(
+            cells, shifts, n_made, n_plain, tables, steps, product_offsets, records, starts, copies, copy_starts,
+            n_bytes, hidden, ranks, n_kept, found, counts, bounds,
         )  # fmt: skip
     for i in range(n_queries):
-        n = in_order(found[i], counts[i], n_found, with_copies, seen)
+        n = in_order(found[i], counts[i], sizes, weights[5], with_copies, seen)
         is_short[i] = n < sizes[3] and n_probes < n_cells
         if not is_short[i]:
-            count_visits(cells[i], starts, copy_starts, with_copies, visits)
+            count_visits(cells[i, : n_all[i]], starts, copy_starts, with_copies, visits)
             forget_shifts(centre_shifts)
             query = queries[i if vectors.shape[0] > 0 else 0]
             if not read_found(

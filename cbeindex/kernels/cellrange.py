@@ -31,7 +31,7 @@ def choose_by_gap(
     while True:
         if n_exact < n_cells:
             estimate_cells(tables, step, product_offset, directory, n_bytes, distances)
-        choose_cells(query, centroids, bases, weight, n_exact, n_exact, n_exact, distances, keys)
+        choose_cells(query, centroids, bases, weight, n_exact, n_exact, n_exact, n_exact, distances, keys)
         last = np.float64(float_of_key(keys[0])) + gap
         n_near = n_exact
         while n_near > 0 and float_of_key(keys[n_near - 1]) > last:

@@ -14,8 +14,7 @@ from .popcount import popcount64
 from .prefetch import prefetch
 from .querytables import Tables, measure_nibbles
 from .sorting import sort_keys
-from .thresholds import limit_of_smallest, order_bits, places_within
-from .topk import keep_smallest
+from .thresholds import keep_first, limit_of_smallest, order_bits, places_within, put_first
 from .views import view_as
 
 
@@ -47,13 +46,14 @@ def estimate_cells(
 
 @njit(cache=True, nogil=True)
 def choose_cells(
-    query: Floats, centroids: Floats, bases: Floats, weight: float, n_exact: int, n_probes: int, n_first: int,
-    distances: Floats, keys: Keys,
+    query: Floats, centroids: Floats, bases: Floats, weight: float, n_exact: int, n_most: int, n_probes: int,
+    n_first: int, distances: Floats, keys: Keys,
 ) -> None:  # fmt: skip
-    """Leave the keys of the `n_probes` nearest cells at the front, the `n_first` nearest of them in order.
+    """Leave the keys of the `n_most` nearest cells at the front, first those of the `n_probes` nearest.
 
-    The distance of a cell is `bases[cell] - weight * <query, centroid>`, over the length of centroids. It is computed
-    for about as many cells as `n_exact`, those with the smallest estimates, which are in `distances`.
+    The `n_first` nearest are in order. The distance of a cell is `bases[cell] - weight * <query, centroid>`, over the
+    length of centroids. It is computed for about as many cells as `n_exact`, those with the smallest estimates, which
+    are in `distances`.
     """
     n_cells, width = centroids.shape
     ordered, places = np.empty(n_cells, dtype=np.int32), np.empty(n_cells, dtype=np.int64)
@@ -67,13 +67,16 @@ def choose_cells(
     for i in range(n):
         distances[i] = bases[places[i]] - weight * dot_floats(query, centroids, places[i] * width, width)
     order_bits(distances, n, ordered)
-    limit, bits, count = limit_of_smallest(ordered, n, n_probes), view_as(distances, np.int32), 0
+    limit, bits, count = limit_of_smallest(ordered, n, n_most), view_as(distances, np.int32), 0
     for i in range(n):
         keys[count] = key_of(bits[i], places[i])
         count += ordered[i] <= limit
-    keep_smallest(keys, count, n_probes)
+    if count > n_most:
+        keep_first(keys, count, n_most)
+    if n_probes < n_most:
+        put_first(keys, n_most, n_probes)
     if n_first < n_probes:
-        keep_smallest(keys, n_probes, n_first)
+        put_first(keys, n_probes, n_first)
     sort_keys(keys, 0, min(n_first, n_probes))
 
 
@@ -145,7 +148,7 @@ def scan_visits(
                             count += 1
                         within ^= lowest
                     if count > last:
-                        bounds[query] = float_of_key(keep_smallest(found[query], count, k))
+                        bounds[query] = float_of_key(keep_first(found[query], count, k))
                         count = k
                     counts[query] = count
 

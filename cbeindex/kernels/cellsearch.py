@@ -6,11 +6,20 @@ import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Vectors
 from .cellscan import choose_cells
-from .cellsteps import LARGEST, begin_query, in_order, read_found, room_for_keys, scan_cells
+from .cellsteps import (
+    LARGEST,
+    begin_query,
+    cells_in_reach,
+    in_order,
+    most_keys,
+    read_found,
+    room_for_keys,
+    scan_cells,
+)
 from .estimates import Records
 from .exact import product
 from .jit import njit
-from .kept import KeptRows
+from .kept import KeptRows, forget_shifts
 from .querytables import Tables
 from .transform import transform_rows
 from .views import read_only
@@ -30,21 +39,27 @@ def search_one(
     """
     n_cells, n_probes, n_found, n_wanted = bases.size, counts[0], counts[2], counts[3]
     with_copies = copies.shape[0] > 0
+    n_kept = most_keys(counts, with_copies)
     n_keys, bounds = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.float32)
     n_keys[0], bounds[0] = 0, LARGEST
-    step, product_offset = begin_query(
-        z, bits, weights, directory, centroids, bases, n_probes, counts[1], tables, near, cells
-    )
-    scan_cells(
-        z, query_shift, centres, bits, weights, cells, n_probes, cell_centres, starts, records, copy_starts, copies,
-        hidden, ranks, 2 * n_found if with_copies else n_found, step, product_offset, tables, precise_tables, shifts,
-        found, n_keys, bounds, visits,
-    )  # fmt: skip
-    n = in_order(found[0], n_keys[0], n_found, with_copies, seen)
+    forget_shifts(shifts)
+    step, product_offset = begin_query(z, bits, weights, directory, centroids, bases, counts, tables, near, cells)
+    first, n_more = 0, n_probes
+    while n_more > 0:  # the nearest cells, and then those in reach
+        scan_cells(
+            z, query_shift, centres, bits, weights, cells[first:], n_more, cell_centres, starts, records, copy_starts,
+            copies, hidden, ranks, n_kept, step, product_offset, tables, precise_tables, shifts, found, n_keys, bounds,
+            visits,
+        )  # fmt: skip
+        n_more = 0
+        if first == 0 and counts[5] > n_probes:
+            n_more = cells_in_reach(cells, counts, weights[4], n_kept, found[0], n_keys, bounds)
+        first = n_probes
+    n = in_order(found[0], n_keys[0], counts, weights[5], with_copies, seen)
     if n < n_wanted and n_probes < n_cells:
         # Too few of the rows may be results: begin again with all cells in order, more and more of them until there are
         # enough. Copies are left out, or they would be counted as rows.
-        choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, near, cells)
+        choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, n_cells, near, cells)
         n_keys[0], bounds[0], with_copies, n_done = 0, LARGEST, False, 0
         while n_done < n_cells and n_keys[0] < n_wanted:
             n_more = min(max(n_probes, n_done), n_cells - n_done)
@@ -54,7 +69,7 @@ def search_one(
                 found, n_keys, bounds, visits,
             )  # fmt: skip
             n_done += n_more
-        n = in_order(found[0], n_keys[0], n_found, with_copies, seen)
+        n = in_order(found[0], n_keys[0], counts, weights[5], with_copies, seen)
     is_sound: bool = read_found(
         z, query_shift, query, centres, weights, order, ids, vectors, kept, counts[4], metric, shifts, found[0], n,
         keys, distances, result_ids, visits,
@@ -78,9 +93,10 @@ def search_projections(
         What a query adds to its distances whatever the centre.
     queries : float32 array of shape (n_queries, dim)
         As the caller gave them, for exact distances.
-    weights : float32 array of shape (4,)
+    weights : float32 array of shape (6,)
         Factors of |z - c|^2 and of <c, z> in the shift of a query for a centre; of the product in the distance of a
-        cell; share of |z|^2 below which |z - c|^2 asks for precise tables.
+        cell; share of |z|^2 below which |z - c|^2 asks for precise tables; reach (see `cells_in_reach`) and width (see
+        `in_order`).
     directory : uint8 array of shape (n_blocks, size)
         Codes, factors and offsets of the centroids, 32 cells in a record.
     centroids, bases : float32 arrays of shape (n_cells, width) and (n_cells,)
@@ -93,9 +109,11 @@ def search_projections(
         Without vectors, and without kept ones of 4 or 8 bits, the nearest rows by estimate are the result.
     kept : uint8 array of shape (n_rows, size), or (0, 0)
         Vectors of 4 or 8 bits, relative to the same centres.
-    counts : int64 array of shape (5,)
-        Cells to visit, cells whose exact distances are computed, rows to find by estimate, rows that must be found
-        whatever cells it takes, and the bits a dimension of `kept`.
+    counts : int64 array of shape (9,)
+        Cells to visit in any case, cells whose exact distances are computed, rows to find by estimate at most, rows
+        that must be found whatever cells it takes, the bits a dimension of `kept`, cells to visit if they are in reach,
+        the rank of the row whose distance tells that, the rank of the row whose distance tells how many rows to find,
+        and those to find at least.
     room : int
         Bytes of the tables of a query.
     keys : uint64 array of shape (n_queries, n_found)
@@ -108,7 +126,7 @@ def search_projections(
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
     near = np.empty(32 * directory.shape[0], dtype=np.float32)
-    found, seen = room_for_keys(1, counts[2], copies.shape[0] > 0)
+    found, seen = room_for_keys(1, counts, copies.shape[0] > 0)
     for i in range(projections.shape[0]):
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
@@ -181,7 +199,7 @@ def search_vectors(
     tables, precise_tables = np.empty((1, room), dtype=np.uint8), np.empty((1, 2 * room), dtype=np.uint8)
     cells, shifts = np.empty(bases.size, dtype=np.uint64), np.empty((centres.shape[0], 2), dtype=np.float32)
     near = np.empty(32 * directory.shape[0], dtype=np.float32)
-    found, seen = room_for_keys(1, counts[2], copies.shape[0] > 0)
+    found, seen = room_for_keys(1, counts, copies.shape[0] > 0)
     for first in range(0, n_queries, n_together):
         n = min(n_together, n_queries - first)
         n_prepared = prepare_queries(queries, first, first + n, longest, metric, mean, prepared, query_shifts)

@@ -5,16 +5,19 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Ranks, Rows, Vectors
+from .asymmetric import float_of_key, key_of
 from .cellscan import choose_cells, drop_copies, estimate_cells, offset_of_products, scan_visits
 from .dots import dot_floats
 from .estimates import Records
 from .exact import clear, distance_of, insert, is_farther, product
 from .jit import njit
-from .kept import KeptRows, forget_shifts, read_kept, shift_of
+from .kept import KeptRows, read_kept, shift_of
 from .prefetch import prefetch
 from .querytables import Tables, fill_tables
 from .sorting import sort_keys
-from .topk import NO_KEY, keep_smallest
+from .thresholds import keep_first, kth_smallest
+from .topk import NO_KEY
+from .views import view_as
 
 LARGEST = np.float32(np.finfo(np.float32).max)
 # Cells that are visited in order. The rows in them give a bound that rules out most of the rows in others.
@@ -59,11 +62,10 @@ def shifts_of_cells(
 ) -> int:  # fmt: skip
     """Write the first `n` of the chosen cells, and what the query adds to the distances of rows in each.
 
-    Cells in which the rounding of plain tables would matter come last. Returns the number of the others. `shifts`, of
-    centres, is memory to work in.
+    Cells in which the rounding of plain tables would matter come last. Returns the number of the others. `shifts` holds
+    those of centres that are known.
     """
     square, n_plain, n_left = dot_floats(z, z, 0, z.size), 0, n
-    forget_shifts(shifts)
     for i in range(n):
         cell = np.int64(chosen[i] & np.uint64(0xFFFFFFFF))
         centre = np.int64(cell_centres[cell])
@@ -138,14 +140,52 @@ def count_visits(cells: Rows, starts: Rows, copy_starts: Rows, has_copies: bool,
 
 
 @njit(cache=True, nogil=True, shared=True)
-def in_order(found: Keys, count: int, n_found: int, with_copies: bool, seen: Rows) -> int:
-    """Leave the `n_found` smallest of `count` keys in ascending order, each row once; return their number."""
-    n_kept = 2 * n_found if with_copies else n_found
-    if count > n_kept:
-        keep_smallest(found, count, n_kept)
-        count = n_kept
+def in_order(found: Keys, count: int, sizes: Rows, width: float, with_copies: bool, seen: Rows) -> int:
+    """Leave the smallest of `count` keys in ascending order, each row once; return their number.
+
+    There are `sizes[8]`, and up to `sizes[2]` if more are within `width` times the distance of the nearest row of rank
+    `sizes[7]`: estimates do not tell these from the nearest rows.
+    """
+    n_most, rank, n_least, n_times = sizes[2], sizes[7], sizes[8], 2 if with_copies else 1
+    if count <= n_times * n_least:
+        sort_keys(found, 0, count)
+        return int(drop_copies(found, count, n_least, seen) if with_copies else count)
+    largest = NO_KEY
+    if n_least == n_most:
+        keep_first(found, count, n_times * n_least)
+        count = n_times * n_least
+    else:
+        largest = key_within(found, count, rank, width, with_copies, seen)
+        limit, n_within = max(largest, kth_smallest(found, count, n_times * n_least)), 0
+        for i in range(count):
+            key = found[i]
+            found[n_within] = key
+            n_within += key <= limit
+        count = n_within
+        if count > n_times * n_most:
+            keep_first(found, count, n_times * n_most)
+            count = n_times * n_most
     sort_keys(found, 0, count)
-    return drop_copies(found, count, n_found, seen) if with_copies else count
+    if with_copies:
+        count = drop_copies(found, count, n_most, seen)
+    while count > n_least and found[count - 1] > largest:
+        count -= 1
+    return int(count)
+
+
+@njit(cache=True, nogil=True)
+def key_within(found: Keys, count: int, rank: int, width: float, with_copies: bool, seen: Rows) -> Any:
+    """Return the largest key within `width` times the distance of the nearest row of a rank."""
+    key = kth_smallest(found, count, rank)
+    if with_copies:  # of 2 * rank keys at least half belong to different rows
+        limit, near, n = kth_smallest(found, count, 2 * rank), np.empty(count, dtype=np.uint64), 0
+        for i in range(count):
+            near[n] = found[i]
+            n += found[i] <= limit
+        sort_keys(near, 0, n)
+        key = near[drop_copies(near, n, rank, seen) - 1]
+    limit_of_distance = np.full(1, np.float32(width) * float_of_key(key))
+    return key_of(view_as(limit_of_distance, np.int32)[0], 0xFFFFFFFF)
 
 
 @njit(cache=True, nogil=True, shared=True)
@@ -173,32 +213,66 @@ def read_found(
 
 @njit(cache=True, nogil=True, shared=True)
 def begin_query(
-    z: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats, n_probes: int,
-    n_exact: int, tables: Tables, distances: Floats, cells: Keys,
+    z: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats, counts: Rows,
+    tables: Tables, distances: Floats, cells: Keys,
 ) -> tuple[float, float]:  # fmt: skip
     """Make the tables of a query and choose its cells; return the step and the offset of products.
 
     `tables` has one row, and `distances` is memory to work in. Unless all cells are visited, the nearest
-    `FIRST_CELLS` are in order.
+    `FIRST_CELLS` are in order. Behind those that are visited in any case are those that may be.
     """
     n_cells, width = centroids.shape
+    n_probes, n_exact = counts[0], counts[1]
     step, product_offset = fill_tables(z, bits, False, tables[0])
     if n_probes < n_cells:
         cell_offset = product_offset if width == z.size else offset_of_products(z[:width], bits)
         if n_exact < n_cells:
             estimate_cells(tables, step, cell_offset, directory, (width * bits + 7) // 8, distances)
         n_first = min(n_probes, FIRST_CELLS)
-        choose_cells(z, centroids, bases, weights[2], n_exact, n_probes, n_first, distances, cells)
+        choose_cells(z, centroids, bases, weights[2], n_exact, counts[5], n_probes, n_first, distances, cells)
     else:
         for cell in range(n_cells):
             cells[cell] = np.uint64(cell)
     return step, product_offset
 
 
+@njit(cache=True, nogil=True, shared=True)
+def cells_in_reach(
+    cells: Keys, sizes: Rows, reach: float, n_kept: int, found: Keys, counts: Rows, bounds: Floats
+) -> int:
+    """Put the cells in reach of a query behind those that it has visited, `sizes[0]`; return how many they are.
+
+    A row at a distance of d from the query is nearer to another centroid than to the first one only if it lies far
+    enough in that direction: the squared distances of the centroids differ by at most 2 d times the distance between
+    them, and by much less for most rows. So a cell is in reach if they differ by at most `reach` times d, where d is
+    the distance of the row of rank `sizes[6]` that was found.
+    """
+    n_probes, n_most, rank, count = sizes[0], sizes[5], sizes[6], counts[0]
+    limit = np.full(1, LARGEST)  # if there are too few rows to tell
+    if count >= rank:
+        square = max(np.float32(0), float_of_key(kth_smallest(found, count, rank)))
+        limit[0] = float_of_key(cells[0]) + np.float32(reach) * np.sqrt(square)
+    largest, n = key_of(view_as(limit, np.int32)[0], 0xFFFFFFFF), n_probes
+    for i in range(n_probes, n_most):
+        if cells[i] <= largest:
+            cells[n], cells[i] = cells[i], cells[n]
+            n += 1
+    if n > n_probes and count > n_kept:
+        bounds[0] = float_of_key(keep_first(found, count, n_kept))
+        counts[0] = n_kept
+    return int(n - n_probes)
+
+
 @njit(cache=True, nogil=True)
-def room_for_keys(n_queries: int, n_found: int, has_copies: bool) -> Any:
+def most_keys(counts: Rows, has_copies: bool) -> int:
+    """Return how many keys of a query are kept: twice as many where rows may have two, and enough to tell a rank."""
+    return int(max(2 * counts[2] if has_copies else counts[2], counts[6]))
+
+
+@njit(cache=True, nogil=True)
+def room_for_keys(n_queries: int, counts: Rows, has_copies: bool) -> Any:
     """Return memory for the keys of queries, a row for each, and for telling copies among those of one query."""
-    n_kept = 2 * n_found if has_copies else n_found
+    n_kept = most_keys(counts, has_copies)
     size = 1
     while has_copies and size < 2 * n_kept:
         size *= 2

@@ -18,11 +18,11 @@ def count_found(rows: Rows, truth: Rows, n_nearest: Rows, depths: Rows, n_rows: 
         The nearest rows in order; -1 for none.
     n_nearest : int64 array of shape (n_classes,)
         Numbers of nearest rows, at most k.
-    depths : int64 array of shape (n_classes, n_depths)
+    depths : int64 array of shape (n_queries, n_classes, n_depths)
         Numbers of candidates, ascending.
     found : int64 array of shape (n_queries, n_classes, n_depths)
     """
-    n_candidates, n_depths = rows.shape[1], depths.shape[1]
+    n_candidates, n_depths = rows.shape[1], depths.shape[2]
     places = np.empty(n_rows, dtype=np.int32)
     for row in range(n_rows):
         places[row] = truth.shape[1]  # behind all that count
@@ -33,7 +33,7 @@ def count_found(rows: Rows, truth: Rows, n_nearest: Rows, depths: Rows, n_rows: 
         for i in range(n_nearest.size):
             count, taken = 0, 0
             for j in range(n_depths):
-                while taken < min(depths[i, j], n_candidates):
+                while taken < min(depths[query, i, j], n_candidates):
                     row = rows[query, taken]
                     count += row >= 0 and places[row] < n_nearest[i]
                     taken += 1

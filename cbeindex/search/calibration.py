@@ -28,6 +28,7 @@ _UNITS = 10_000
 # No table has more numbers of results, or more efforts.
 _MOST_CLASSES, _MOST_EFFORTS = 8, 64
 _MOST_QUERIES = 2**31 - 1
+_LARGEST = float(np.finfo(np.float32).max)
 # Tables that are kept.
 _MOST_TABLES = 16
 
@@ -67,7 +68,12 @@ class Calibration:
         Ascending.
     shares : float64 array of shape (n_nearest, efforts, depths)
     far : float
-        Distance beyond which the nearest row of a query hardly ever is; infinity if that is not known.
+        Distance beyond which the nearest row of a query hardly ever is; infinity if that is not known, as of cells.
+    reaches : tuple of float
+        For each effort, the reach of queries that take it on average (see `cells_in_reach`), 0 where all take the same;
+        empty if all do with any effort.
+    widths : float64 array of shape (n_nearest, depths)
+        The distance of the last candidate over that of the last result, both by estimate, 0 where it is not known.
     """
 
     n_nearest: tuple[int, ...]
@@ -76,6 +82,8 @@ class Calibration:
     efforts: tuple[int, ...]
     shares: NDArray[np.float64]
     far: float = math.inf
+    reaches: tuple[float, ...] = ()
+    widths: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, len(DEPTHS))))
     _tables: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -144,6 +152,24 @@ class Calibration:
         n = len(shares) - (len(shares) > 1 and effort < most <= self.efforts[-1])  # the last is a scan
         return float(np.interp(math.log(max(effort, 1e-9)), np.log(self.efforts[:n]), shares[:n]))
 
+    def reach(self, effort: int) -> float:
+        """Return the reach of queries that take an effort on average, 0 beyond the efforts that were measured."""
+        if not self.reaches or effort > self.efforts[-1]:
+            return 0.0
+        return float(np.interp(math.log(effort), np.log(self.efforts), self.reaches))
+
+    def width(self, k: int, depth: float) -> float:
+        """Return the distance of the last of `depth` * `k` candidates over that of result k, 0 if it is not known."""
+        if not len(self.widths):
+            return 0.0
+        at = float(np.interp(math.log(k), np.log(self.n_nearest), np.arange(len(self.n_nearest))))
+        low, high = self.widths[math.floor(at)], self.widths[math.ceil(at)]
+        widths = np.where((low > 0) & (high > 0), low + (at - math.floor(at)) * (high - low), 0)
+        place = int(np.searchsorted(DEPTHS, depth - 1e-9))
+        if place >= len(DEPTHS) or widths[place] == 0:
+            return 0.0
+        return float(np.interp(depth, DEPTHS, widths))
+
     @staticmethod
     def depth_of(k: int, n_candidates: float) -> int:
         """Return the largest place in `DEPTHS` that this many candidates reach."""
@@ -159,6 +185,8 @@ class Calibration:
             "spreads": [round(_UNITS * spread) for spread in self.spreads],
             "efforts": list(self.efforts),
             "far": self.far if math.isfinite(self.far) else None,
+            **({"reaches": list(self.reaches)} if self.reaches else {}),
+            **({"widths": self.widths.tolist()} if len(self.widths) else {}),
             "shares": np.round(_UNITS * self.shares).astype(np.int64).tolist(),
         }
 
@@ -183,10 +211,20 @@ class Calibration:
                 found = _items(row, "shares", shape[2])
                 shares[i, j] = [as_count(value, "a share", least=0, most=_UNITS) for value in found]
         far = math.inf if described["far"] is None else as_real(described["far"], "far")
-        if described["far"] is not None and far > float(np.finfo(np.float32).max):
+        if described["far"] is not None and far > _LARGEST:
             raise ValueError(f"far must be a float32, or null, got {far:g}")
+        reaches = tuple(as_real(value, "a reach") for value in described.get("reaches", ()))
+        if len(reaches) not in (0, len(efforts)) or any(not 0 <= reach <= _LARGEST for reach in reaches):
+            raise ValueError("reaches of a calibration must be as many as efforts, and float32 from 0 on")
         rising = np.maximum.accumulate(np.maximum.accumulate(shares, axis=1), axis=2)
-        return cls(n_nearest, n_queries, tuple(s / _UNITS for s in spreads), efforts, rising / _UNITS, far)
+        spread = tuple(s / _UNITS for s in spreads)
+        widths = _widths(described, len(n_nearest))
+        return cls(n_nearest, n_queries, spread, efforts, rising / _UNITS, far, reaches, widths)
+
+
+def k_there(k: int, n_visible: int, n_rows: int) -> int:
+    """Return to which rank among all rows the `k` nearest of some of them reach, on average."""
+    return k if n_visible == n_rows else max(1, min(n_rows, -(-(k + 1) * n_rows // max(1, n_visible)) - 1))
 
 
 def describe_calibration(calibration: Calibration | None) -> dict[str, Any]:
@@ -197,6 +235,18 @@ def describe_calibration(calibration: Calibration | None) -> dict[str, Any]:
 def load_calibration(described: dict[str, Any]) -> Calibration | None:
     """Return the calibration that buckets of a file have, if any."""
     return Calibration.checked(described["calibration"]) if "calibration" in described else None
+
+
+def _widths(described: dict[str, Any], n: int) -> NDArray[np.float64]:
+    """Return the widths of a file, if there are any."""
+    if "widths" not in described:
+        return np.zeros((0, len(DEPTHS)))
+    rows = _items(described["widths"], "widths", n)
+    values = [[as_real(value, "a width") for value in _items(row, "widths", len(DEPTHS))] for row in rows]
+    widths = np.array(values, dtype=np.float64)
+    if not ((widths >= 0) & (widths <= _LARGEST)).all():
+        raise ValueError("widths of a calibration must be float32 from 0 on")
+    return widths
 
 
 def _items(value: Any, name: str, n: int) -> list[Any]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Sequence
 
 from .._core.tuning import tuning
@@ -38,14 +37,12 @@ def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence
     if request.rerank == "auto":
         reasons.append(f"rerank={rerank!r}, because the index keeps {traits.kept_words}")
     n_candidates = microseconds = expected = None
-    far = math.inf
     if request.is_free:
         settings = cheapest(selections, k, wanted_recall(traits, request), vector_bytes(traits, rerank))
         if not settings.is_enough and rerank == "exact":
             return exhaustive(selections, k, "no number of candidates that was measured finds enough")
         selections, microseconds, expected = settings.selections, settings.microseconds, settings.share
         n_candidates = settings.n_candidates if rerank != "asymmetric" else None
-        far = settings.far if rerank == "exact" else math.inf
     elif rerank != "asymmetric":
         n_candidates = request.n_candidates or max(tuning().cell_candidates_of_k * k, tuning().least_cell_candidates)
     mode, why = _choose_mode(request, selections)
@@ -68,7 +65,7 @@ def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence
         by_cells=True,
         expected_recall=expected if request.is_free else expected_share(selections, k, n_candidates),
         microseconds=microseconds,
-        far=far,
+        is_graded=request.is_free,
     )
 
 

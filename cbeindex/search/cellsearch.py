@@ -23,6 +23,7 @@ from . import exact
 from .batches import search_in_batches
 from .buckets.cellkernel import CellCall, CellCounts
 from .buckets.cellmaker import CellMaker
+from .calibration import k_there
 from .candidates import count
 from .errors import gather_rows, level_errors
 from .plan import Plan, Selection
@@ -104,7 +105,13 @@ class CellSearch:
         kept_bits = self._kept.bits if self._kept is not None and plan.rerank == "levels" and self._has_kernel else 0
         with_copies = plan.reads_vectors and n_probes < part.segment.buckets.n_cells
         k = plan.k if self._has_kernel else 0
-        return CellCounts(n_probes, n_found, min(plan.k, n_visible, n_found), k, kept_bits, with_copies)
+        reach = part.segment.buckets.reach(n_probes) if plan.n_probes is None else 0.0
+        width = 0.0
+        if plan.is_graded and k and part.segment.buckets.calibration is not None:
+            there = k_there(plan.k, n_visible, part.segment.n_rows)
+            width = part.segment.buckets.calibration.width(there, plan.n_exact / plan.k)
+        n_wanted = min(plan.k, n_visible, n_found)
+        return CellCounts(n_probes, n_found, n_wanted, k, kept_bits, with_copies, reach, width)
 
     # --- nearest rows ---
 

@@ -4,20 +4,35 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
 
 from .. import kernels
 from .._core.tuning import tuning
-from .._core.typing import Rows
+from .._core.typing import Floats, Rows
 from .calibration import DEPTHS, N_NEAREST, Calibration
 
 # Efforts grow by this factor.
 _GROWTH = 1.5
 # Shares between which the variance among queries is measured.
 _LEAST_SHARE, _LARGEST_SHARE = 0.6, 0.995
+
+
+class Found(NamedTuple):
+    """The nearest rows of queries by estimate.
+
+    Attributes
+    ----------
+    rows : int64 array of shape (n_queries, n)
+        In order of the estimates, -1 behind them.
+    estimates : float32 array of shape (n_queries, n), or None
+        Their distances, infinity behind them. None if all queries read the vectors of equally many rows.
+    """
+
+    rows: Rows
+    estimates: Floats | None = None
 
 
 class Trial(Protocol):
@@ -42,8 +57,11 @@ class Trial(Protocol):
     def far(self) -> float:
         """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known."""
 
-    def candidates(self, effort: int, n: int, n_queries: int) -> Rows:
-        """Return the nearest `n` rows by estimate that the first queries find with an effort, -1 behind them."""
+    def reach(self, effort: int) -> float:
+        """Return the reach of queries that take an effort on average, 0 if all take the same."""
+
+    def candidates(self, effort: int, n: int, n_queries: int) -> Found:
+        """Return the nearest `n` rows by estimate that the first queries find with an effort."""
 
 
 def sample_size(n_rows: int) -> int:
@@ -81,13 +99,18 @@ def measure(trial: Trial, n_rows: int, n_nearest: Sequence[int] = N_NEAREST) -> 
     rising = np.maximum.accumulate(np.maximum.accumulate(measured, axis=1), axis=2)
     sizes = tuple(group.n_queries for group in groups for _ in group.classes)
     spreads = tuple(spread for group in groups for spread in group.spreads())
-    return Calibration(classes, sizes, spreads, tuple(efforts), rising, trial.far())
+    reaches = tuple(trial.reach(effort) for effort in efforts)
+    widths = np.concatenate([group.widths for group in groups])
+    return Calibration(
+        classes, sizes, spreads, tuple(efforts), rising, trial.far(), reaches if any(reaches) else (),
+        widths if widths.any() else widths[:0],
+    )  # fmt: skip
 
 
 class _Group:
     """Numbers of results that are measured with the same queries."""
 
-    def __init__(self, classes: tuple[int, ...], truth: Rows, n_rows: int) -> None:
+    def __init__(self, trial: Trial, classes: tuple[int, ...], truth: Rows, n_rows: int) -> None:
         self.classes, self.n_queries = classes, len(truth)
         self._truth, self._n_rows = truth, n_rows
         self._depths = np.array([[math.ceil(depth * k - 1e-9) for depth in DEPTHS] for k in classes])
@@ -96,20 +119,20 @@ class _Group:
         self._means: list[NDArray[np.float64]] = []
         self._variances: list[NDArray[np.float64]] = []
         self.has_enough = False
+        self.widths = self._measured_widths(trial)
 
     @classmethod
     def of(cls, trial: Trial, n_rows: int, classes: tuple[int, ...], n_queries: int) -> _Group:
         """Find the nearest rows of the first queries."""
-        return cls(classes, np.ascontiguousarray(trial.truth(classes[-1], n_queries)), n_rows)
+        return cls(trial, classes, np.ascontiguousarray(trial.truth(classes[-1], n_queries)), n_rows)
 
     def try_effort(self, trial: Trial, effort: int) -> bool:
         """Search with an effort; return whether more effort need not be measured."""
         limits, k = tuning(), self.classes[-1]
-        deep = min(max(limits.most_calibrated_depth, trial.deepest), 2 * limits.most_calibrated_depth)
-        most = max(limits.calibrated_depth_of_k * k, min(int(self._depths.max()), deep))
-        rows = np.ascontiguousarray(trial.candidates(effort, most, self.n_queries))
-        found: Rows = np.empty((self.n_queries, *self._depths.shape), dtype=np.int64)
-        kernels.counting.count_found(rows, self._truth, np.array(self.classes), self._depths, self._n_rows, found)
+        candidates = trial.candidates(effort, self._n_candidates(trial), self.n_queries)
+        rows, depths = np.ascontiguousarray(candidates.rows), self._depths_of(candidates)
+        found: Rows = np.empty(depths.shape, dtype=np.int64)
+        kernels.counting.count_found(rows, self._truth, np.array(self.classes), depths, self._n_rows, found)
         # Queries whose nearest rows are in other segments count for less.
         shares = found / self._n_wanted
         self._means.append(shares.mean(axis=0))
@@ -117,6 +140,39 @@ class _Group:
         enough = limits.calibrated_share if k <= limits.most_sampled_results else limits.calibrated_share_of_many
         self.has_enough = bool(self._means[-1][:, -1].min() >= enough)
         return self.has_enough
+
+    def _n_candidates(self, trial: Trial) -> int:
+        """Return how many candidates are found at most."""
+        limits = tuning()
+        deep = min(max(limits.most_calibrated_depth, trial.deepest), 2 * limits.most_calibrated_depth)
+        return max(limits.calibrated_depth_of_k * self.classes[-1], min(int(self._depths.max()), deep))
+
+    def _measured_widths(self, trial: Trial) -> NDArray[np.float64]:
+        """Return the estimates of the last candidates over those of the last results, 0 where they are not known."""
+        widths = np.zeros(self._depths.shape)
+        n_queries = min(self.n_queries, tuning().graded_queries)
+        estimates = trial.candidates(trial.most_effort, self._n_candidates(trial), n_queries).estimates
+        for i, k in enumerate(self.classes):
+            if estimates is None or estimates.shape[1] < k:
+                break
+            known = estimates[(estimates[:, k - 1] > 0) & np.isfinite(estimates[:, k - 1])]
+            for j in np.flatnonzero(self._depths[i] <= estimates.shape[1]) if len(known) else ():
+                width = np.median(known[:, self._depths[i, j] - 1] / known[:, k - 1])
+                widths[i, j] = width if np.isfinite(width) else 0.0
+        return np.maximum.accumulate(widths, axis=1) * (widths > 0)
+
+    def _depths_of(self, candidates: Found) -> Rows:
+        """Return how many candidates of each query are read, (n_queries, classes, depths)."""
+        least = np.broadcast_to(self._depths, (self.n_queries, *self._depths.shape))
+        if candidates.estimates is None or not self.widths.any():
+            return np.ascontiguousarray(least)
+        last = candidates.estimates[:, np.minimum(self.classes, candidates.estimates.shape[1]) - 1]
+        is_known = self.widths > 0
+        limits = np.where(is_known, np.where(is_known, self.widths, 1) * last[:, :, np.newaxis], -np.inf)
+        pairs = zip(candidates.estimates, limits, strict=True)
+        within = np.array([np.searchsorted(row, limit, side="right") for row, limit in pairs])
+        depths: Rows = np.clip(within, least, tuning().most_candidates_times * least)
+        return depths
 
     def means(self, n_efforts: int) -> NDArray[np.float64]:
         """Return the shares that were found, (classes, efforts, depths); more effort finds no less."""

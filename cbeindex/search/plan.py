@@ -95,6 +95,8 @@ class Plan(NamedTuple):
         Queries whose nearest row is farther are unlike stored rows.
     n_more : int
         What `n_exact` is for queries whose results show that it is too small; 0: no more.
+    is_graded : bool
+        Whether `n_exact` is for queries like stored rows, and others may read more.
     """
 
     mode: str
@@ -113,6 +115,7 @@ class Plan(NamedTuple):
     microseconds: float | None = None
     far: float = math.inf
     n_more: int = 0
+    is_graded: bool = False
 
     @property
     def reads_vectors(self) -> bool:

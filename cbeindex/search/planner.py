@@ -49,10 +49,9 @@ def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
 
 
 def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:
-    """Plan a search for queries that are unlike stored rows: half of the misses, and more candidates."""
+    """Plan a search of graphs for queries that are unlike stored rows: half of the misses, and more candidates."""
     asked = request._replace(recall=(1 + wanted_recall(traits, request)) / 2)
-    make = cellplan.plan_cells if chosen.by_cells else graphplan.plan_graph
-    more = make(traits, asked, chosen.selections, chosen.k)
+    more = graphplan.plan_graph(traits, asked, chosen.selections, chosen.k)
     if more.mode == "exact":  # no more was measured
         more = chosen
     n_candidates = tuning().far_candidates * (more.n_candidates or 0)

@@ -34,8 +34,8 @@ def prepared(traits: IndexTraits, codec: Codec | None, request: SearchRequest, c
 class PreparedSearch:
     """A search of an index with cells or graphs, for any queries.
 
-    Queries that turn out to be far from all rows are unlike those that the index was calibrated by, and are searched
-    again with more effort.
+    Queries that turn out to be far from all rows of a graph are unlike those that the index was calibrated by, and are
+    searched again with more effort. Cells grade effort by query themselves.
 
     Parameters
     ----------

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Any, NamedTuple
 
 from .._core.tuning import tuning
-from .calibration import DEPTHS, Calibration, Setting
+from .calibration import DEPTHS, Calibration, Setting, k_there
 from .plan import Selection
 
 
@@ -99,14 +99,13 @@ class _Part(NamedTuple):
     def of(cls, selection: Selection, k: int) -> _Part:
         """Count the rows of a selection."""
         segment, n_visible = selection.segment, selection.n_visible
-        # On average, the ranks of the k nearest of some rows among all rows are those of the first k_there.
-        k_there = k if n_visible == segment.n_rows else -(-(k + 1) * segment.n_rows // max(1, n_visible)) - 1
-        k_there = min(segment.n_rows, k_there)
         calibration = None if segment.buckets is None else segment.buckets.calibration
         # Queries are not like removed rows more than like others, so that those do not count.
         is_filtered = selection.rows is not None or selection.hidden is not segment.removed
         depleted = segment.buckets.depleted(selection) if calibration is not None and is_filtered and n_visible else 0.0
-        return cls(selection, n_visible, k, max(1, k_there), segment.buckets, calibration, depleted)
+        return cls(
+            selection, n_visible, k, k_there(k, n_visible, segment.n_rows), segment.buckets, calibration, depleted
+        )
 
     def elsewhere(self, share: float) -> float:
         """Return the share to find where there are visible rows, for `share` to be found on average; 1 or more: all."""

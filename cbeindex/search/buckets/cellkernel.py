@@ -42,6 +42,12 @@ class CellCounts(NamedTuple):
         Bits a dimension of kept vectors that are levels, 0 for float32 vectors.
     with_copies : bool
         Whether to visit rows in their second cells too. Their estimates are for candidates only.
+    reach : float
+        If above 0, `n_probes` is a mean: a query visits some cells in any case, and more if they are in its reach.
+    width : float
+        If above 0, more vectors than `n_found` are read if estimates do not tell their rows from the `k` nearest.
+    n_own : int
+        Rows that are the query itself, and do not count for its reach.
     """
 
     n_probes: int
@@ -50,6 +56,23 @@ class CellCounts(NamedTuple):
     k: int = 0
     kept_bits: int = 0
     with_copies: bool = False
+    reach: float = 0.0
+    width: float = 0.0
+    n_own: int = 0
+
+    @property
+    def most_found(self) -> int:
+        """Rows to find by estimate at most."""
+        return self.n_found * (tuning().most_candidates_times if self.width > 0 else 1)
+
+    def probes(self, n_cells: int) -> tuple[int, int]:
+        """Return how many cells a query visits at least and at most."""
+        return probes_in_reach(self.n_probes, n_cells) if self.reach > 0 else (self.n_probes, self.n_probes)
+
+
+def probes_in_reach(n_probes: int, n_cells: int) -> tuple[int, int]:
+    """Return how many cells a query visits at least and at most if queries visit `n_probes` cells on average."""
+    return -(-n_probes // tuning().least_probes_part), min(n_cells, tuning().most_probes_times * n_probes)
 
 
 class CellsFound(NamedTuple):
@@ -108,15 +131,20 @@ class CellCall:
         self._n_rows, self._cells, self._n_cells, self._counts = segment.n_rows, cells, cells.n_cells, counts
         precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
-        n_exact = min(cells.n_cells, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
+        least, most = counts.probes(cells.n_cells)
+        n_exact = max(most, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
         copies = cells.copies if counts.with_copies else Copies.none(cells.n_cells, codec.n_bytes)
-        numbers = [counts.n_probes, n_exact, counts.n_found, counts.n_wanted, counts.kept_bits]
+        numbers = [
+            least, min(cells.n_cells, n_exact), counts.most_found, counts.n_wanted, counts.kept_bits, most,
+            tuning().reach_rank + counts.n_own if counts.reach > 0 else 0, counts.k, counts.n_found,
+        ]  # fmt: skip
+        weights = [*codec.shift_scales, directory.weight, share, counts.reach, counts.width]
         vectors = segment.columns["vectors"] if counts.k else None
         self._vector_bytes = 0 if vectors is None else vectors.itemsize * vectors.shape[1]
         self._arguments = (
-            codec.centres, codec.bits, np.array([*codec.shift_scales, directory.weight, share], dtype=np.float32),
-            directory.records, cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records,
-            copies.starts, copies.records, hidden, segment.ranks, segment.order, segment.ids,
+            codec.centres, codec.bits, np.array(weights, dtype=np.float32), directory.records, cells.centroids,
+            directory.bases, cells.cell_centres, cells.starts, cells.records, copies.starts, copies.records, hidden,
+            segment.ranks, segment.order, segment.ids,
             _NO_VECTORS if vectors is None or counts.kept_bits else vectors, vectors if counts.kept_bits else _NO_KEPT,
             codec.metric.number, np.array(numbers, dtype=np.int64),
             kernels.querytables.room_for_tables(codec.n_bits, codec.bits),
@@ -125,7 +153,7 @@ class CellCall:
     @property
     def _most_together(self) -> int:
         """Queries that a task searches together at most: each of them has keys of the rows that it finds in memory."""
-        limits, n_keys = tuning(), self._counts.n_found * (2 if self._counts.with_copies else 1)
+        limits, n_keys = tuning(), self._counts.most_found * (2 if self._counts.with_copies else 1)
         return min(limits.group_task_queries, limits.group_task_keys // max(1, n_keys), self._most_in_task)
 
     @cached_property

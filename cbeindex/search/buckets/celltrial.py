@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
 from ... import kernels
 from ..._core.threads import n_cores
+from ..._core.tuning import tuning
 from ..._core.typing import Floats, Projections, Rows
 from ...data.keys import EstimateKeys
 from ...data.source import VectorSource
 from ...distances.kept import KeptVectors
 from ...store.segment import Segment
-from .cellkernel import CellCall, CellCounts
+from ..measuring import Found
+from .cellkernel import CellCall, CellCounts, probes_in_reach
 from .residualcells import ResidualCells
 from .trials import BucketTrial, Sample, kept_of
 
@@ -45,15 +48,51 @@ class CellTrial(BucketTrial):
         )
         return projections, np.zeros(len(rows), dtype=np.float32)
 
-    def _find(self, effort: int, n: int, n_queries: int) -> Rows:
+    def _find(self, effort: int, n: int, n_queries: int) -> Found:
         n_probes = min(effort, self._cells.n_cells)
         # As searches do that read vectors.
         with_copies = "vectors" in self._segment.columns and n_probes < self._cells.n_cells
-        counts = CellCounts(n_probes, min(n, self._segment.n_rows), 0, with_copies=with_copies)
+        n_found = min(n, self._segment.n_rows)
+        counts = CellCounts(n_probes, n_found, 0, with_copies=with_copies, reach=self.reach(effort), n_own=self._n_own)
+        keys = self._keys(counts, n_queries)
+        rows = np.where(keys.is_missing(), -1, keys.ranks())
+        return Found(rows, keys.distances() if self._is_graded else None)
+
+    def _keys(self, counts: CellCounts, n_queries: int) -> EstimateKeys:
+        """Return the keys of the nearest rows by estimate that the first queries find."""
         call = CellCall(self._in_order, self._hidden, counts)
         found = call.of_projections(self._projections[:n_queries], self._shifts[:n_queries], n_threads=n_cores())
-        keys = EstimateKeys(found.keys)
-        return np.where(keys.is_missing(), -1, keys.ranks())
+        return EstimateKeys(found.keys)
+
+    @property
+    def _is_graded(self) -> bool:
+        """Whether distances tell what a query takes. Products do not."""
+        return self.sample.codec.metric.name != "ip"
+
+    @property
+    def _n_own(self) -> int:
+        return 0 if self.sample.rows is None else 1
+
+    def reach(self, effort: int) -> float:
+        """Return the reach of queries that visit `effort` cells on average, 0 if all visit as many."""
+        n_cells = self._cells.n_cells
+        least, most = probes_in_reach(effort, n_cells)
+        if not self._is_graded or effort >= n_cells or effort == least:
+            return 0.0
+        between = self._ratios[:, least:most].ravel()
+        place = (effort - least) * len(self._ratios)
+        return float(min(np.partition(between, place)[place], np.finfo(np.float32).max))
+
+    @cached_property
+    def _ratios(self) -> NDArray[np.float64]:
+        """The gaps of cells over the distance that makes out whether they are in reach, ascending, of some queries."""
+        n_queries, rank = min(self.n_queries, tuning().graded_queries), tuning().reach_rank + self._n_own
+        counts = CellCounts(self._cells.n_cells, min(rank, self._segment.n_rows), 0)
+        squares = self._keys(counts, n_queries).distances()[:, -1]
+        largest = float(squares[np.isfinite(squares)].max(initial=0))  # of queries that find as many rows
+        distances = np.sqrt(np.maximum(squares, max(1e-6 * largest, 1e-30)))[:, np.newaxis]
+        ratios: NDArray[np.float64] = np.sort(self.gaps(n_queries) / distances, axis=1)
+        return ratios
 
     # --- range search ---
 

@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from ..._core.threads import n_cores
-from ..._core.typing import Floats, Projections, Rows
+from ..._core.tuning import tuning
+from ..._core.typing import Floats, Projections
 from ...data.source import VectorSource
 from ...store.segment import Segment
+from ..measuring import Found
 from .graphkernel import GraphCall, GraphCounts
 from .graphs import VertexGraph
 from .trials import BucketTrial, Sample
@@ -33,7 +37,7 @@ class GraphTrial(BucketTrial):
         projections = codec.code_projections(points, n_cores())[:, : codec.shape.n_code_bits]
         return np.ascontiguousarray(projections), np.tile([1.0, 0.0], (len(rows), 1))
 
-    def _find(self, effort: int, n: int, n_queries: int) -> Rows:
+    def _find(self, effort: int, n: int, n_queries: int) -> Found:
         n_rows = self._segment.n_rows
         beam = 0 if effort >= self.most_effort else effort
         n = min(n, n_rows)
@@ -45,4 +49,15 @@ class GraphTrial(BucketTrial):
             self._projections[:n_queries], self._lines[:n_queries], no_vectors, n_cores(),
             skipped=None if rows is None else rows[:n_queries],
         )  # fmt: skip
-        return found.ids
+        return Found(found.ids)
+
+    def far(self) -> float:
+        """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.
+
+        Products do not tell how far a query is. Queries of the caller have been measured themselves.
+        """
+        if self._near is None or self.sample.codec.metric.name == "ip":
+            return math.inf
+        first = self._near.distances[:, 0]
+        found = first[np.isfinite(first)]  # a query may be the only row that is not removed
+        return float(np.quantile(found, tuning().near_share)) if found.size else math.inf

@@ -204,6 +204,12 @@ class ResidualCells(Buckets):
             return self.n_cells
         return min(self.n_cells, effort)
 
+    def reach(self, n_probes: int) -> float:
+        """Return the reach within which queries visit this many cells on average; 0 if each visits as many."""
+        if self.calibration is None or n_probes >= self.n_cells:
+            return 0.0
+        return self.calibration.reach(n_probes)
+
     def nearest(self, view: View, queries: CodeQueries, plan: Plan) -> BucketResult | None:
         """Return None: Hamming order does not follow cells, so that the rows are to be scanned."""
         return None

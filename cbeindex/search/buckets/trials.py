@@ -17,6 +17,7 @@ from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
 from ...store.segment import NOT_HIDDEN, Segment
 from .. import exact
+from ..measuring import Found
 from ..topk import TopK
 
 
@@ -72,18 +73,26 @@ class BucketTrial(ABC):
         self.n_queries = sample.n_queries
 
     @abstractmethod
-    def _find(self, effort: int, n: int, n_queries: int) -> Rows:
-        """Return the nearest `n` rows by estimate, which may be queries themselves, -1 behind them."""
+    def _find(self, effort: int, n: int, n_queries: int) -> Found:
+        """Return the nearest `n` rows by estimate, which may be queries themselves."""
 
-    def candidates(self, effort: int, n: int, n_queries: int) -> Rows:
-        """Return the nearest `n` rows by estimate that the first queries find with an effort, -1 behind them."""
+    def candidates(self, effort: int, n: int, n_queries: int) -> Found:
+        """Return the nearest `n` rows by estimate that the first queries find with an effort."""
         own = self.sample.rows
         if own is None:
             return self._find(effort, n, n_queries)
-        rows = self._find(effort, n + 1, n_queries)
-        is_own = rows == own[:n_queries, np.newaxis]
+        found = self._find(effort, n + 1, n_queries)
+        is_own = found.rows == own[:n_queries, np.newaxis]
         order = np.argsort(is_own, axis=1, kind="stable")[:, :n]
-        return np.where(np.take_along_axis(is_own, order, axis=1), -1, np.take_along_axis(rows, order, axis=1))
+        is_last = np.take_along_axis(is_own, order, axis=1)
+        rows = np.where(is_last, -1, np.take_along_axis(found.rows, order, axis=1))
+        if found.estimates is None:
+            return Found(rows)
+        return Found(rows, np.where(is_last, np.float32(np.inf), np.take_along_axis(found.estimates, order, axis=1)))
+
+    def reach(self, effort: int) -> float:
+        """Return the reach of queries that take an effort on average, 0 if all take the same."""
+        return 0.0
 
     def truth(self, k: int, n_queries: int) -> Rows:
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
@@ -97,7 +106,7 @@ class BucketTrial(ABC):
             return self._near.ids[:n_queries, :k]
         kept, limits = kept_of(self.sample.codec, self._segment), tuning()
         if kept is None:
-            return self.candidates(self.most_effort, k, n_queries)
+            return self.candidates(self.most_effort, k, n_queries).rows
         n, n_first = max(limits.true_rows_of_k * k, limits.least_true_rows), min(n_queries, limits.pilot_queries)
         while not self._reaches(kept, n, k, n_first):
             n *= 2
@@ -118,7 +127,7 @@ class BucketTrial(ABC):
 
     def _best(self, n: int, n_queries: int) -> Rows:
         """Return the best `n` of all rows by estimate."""
-        return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries)
+        return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries).rows
 
     def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
@@ -129,21 +138,14 @@ class BucketTrial(ABC):
         return exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
 
     def far(self) -> float:
-        """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.
-
-        Products do not tell how far a query is. Queries of the caller have been measured themselves.
-        """
-        if self._near is None or self.sample.codec.metric.name == "ip":
-            return math.inf
-        first = self._near.distances[:, 0]
-        found = first[np.isfinite(first)]  # a query may be the only row that is not removed
-        return float(np.quantile(found, tuning().near_share)) if found.size else math.inf
+        """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known."""
+        return math.inf
 
 
 def _share_among(near: Rows, rows: Rows, n_rows: int) -> float:
     """Return the share of the nearest rows of queries that are among some of their candidates."""
     found: Rows = np.empty((len(near), 1, 1), dtype=np.int64)
-    n_near, n_all = np.array([near.shape[1]]), np.array([[rows.shape[1]]])
+    n_near, n_all = np.array([near.shape[1]]), np.full((len(near), 1, 1), rows.shape[1])
     kernels.counting.count_found(np.ascontiguousarray(rows), near, n_near, n_all, n_rows, found)
     return float(found.sum() / max(1, near.size))
 
