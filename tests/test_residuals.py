@@ -5,10 +5,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from cbeindex._core.tuning import tuned
 from cbeindex.distances.records import RecordRows, record_bytes
 from cbeindex.distances.residuals import centres_of
-from cbeindex.kernels.dividing import divide
 from cbeindex.kernels.residuals import decode_rows, encode_rows, fill_records
+from cbeindex.search.buckets.cellmaker import divide_points
 from tests.lookup_oracles import pack_levels, values_of_levels
 from tests.small import examples
 
@@ -132,14 +133,17 @@ def test_records_hold_what_was_written_to_them(seed, n_rows, n_bytes):
 
 
 @examples(30)
-@given(st.integers(0, 9), st.integers(1, 40), st.integers(1, 6), st.sampled_from([0, 1, 4]))
-def test_rows_are_divided_by_k_means(seed, n_points, n_parts, n_rounds):
+@given(
+    st.integers(0, 9), st.integers(1, 40), st.integers(1, 6), st.sampled_from([0, 1, 4]), st.sampled_from([1, 3, 99])
+)
+def test_rows_are_divided_by_k_means(seed, n_points, n_parts, n_rounds, step):
+    """Whatever the number of points that a call of the kernel takes."""
     rng = np.random.default_rng(seed)
     n_parts = min(n_parts, n_points)
     points = rng.standard_normal((n_points, 5)).astype(np.float32)
-    sample = rng.permutation(n_points)[: max(n_parts, n_points // 2)]
-    centroids, cell = np.full((n_parts, 5), np.nan, dtype=np.float32), np.full(n_points, -1)
-    divide(points, sample, n_rounds, centroids, cell)
+    with tuned(kmeans_rows=3, kmeans_step_products=5 * n_parts * step):
+        cell, centroids = divide_points(points, n_parts, n_rounds)
+    sample = np.random.default_rng(n_points).permutation(n_points)[: 3 * n_parts]
     expected = points[sample[:n_parts]].astype(np.float64)
 
     def nearest(rows):

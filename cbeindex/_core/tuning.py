@@ -296,6 +296,8 @@ class Tuning:
     # ten less, for twice the time.
     kmeans_rows: int = 64
     kmeans_iterations: int = 8
+    # Products of coordinates that one call computes when the rows of a centre are divided, 0.05 s: Ctrl-C waits for it.
+    kmeans_step_products: int = 2**29
     # Rows that one task assigns to centroids.
     kmeans_task_rows: int = 512
 

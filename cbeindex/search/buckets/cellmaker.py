@@ -175,19 +175,31 @@ class CellMaker(BucketMaker):
                 if share * n_rows <= 1:
                     cell[rows], centroids[mine] = firsts[i], codec.centres[used[i], : codec.width]
                 else:
-                    part, centroids[mine] = _divide_centre(codec.decode(column, rows), int(n_parts[i]))
+                    points, n_rounds = codec.decode(column, rows), tuning().kmeans_iterations
+                    part, centroids[mine] = divide_points(points, int(n_parts[i]), n_rounds)
                     cell[rows] = firsts[i] + part
 
         for_each_chunk(task, len(used), 1, n_cores())
         return _Division(cell, centroids, np.repeat(used, n_parts).astype(np.uint16))
 
 
-def _divide_centre(points: Floats, n_parts: int) -> tuple[Rows, Floats]:
-    """Divide points into cells by k-means; return the cell of each point, and the means of the cells."""
-    sample = np.random.default_rng(len(points)).permutation(len(points))[: tuning().kmeans_rows * n_parts]
-    cell: Rows = np.empty(len(points), dtype=np.int64)
-    centroids = np.empty((n_parts, points.shape[1]), dtype=np.float32)
-    kernels.dividing.divide(points, sample, tuning().kmeans_iterations, centroids, cell)
+def divide_points(points: Floats, n_parts: int, n_rounds: int) -> tuple[Rows, Floats]:
+    """Divide points into cells by k-means; return the cell of each point, and the means of the cells.
+
+    Rounds improve the first centroids, which are points of a sample, on the sample. Kernels are called with few enough
+    points for Ctrl-C to be noticed.
+    """
+    n, width = points.shape
+    sample = np.random.default_rng(n).permutation(n)[: tuning().kmeans_rows * n_parts]
+    cell: Rows = np.empty(n, dtype=np.int64)
+    centroids, step = points[sample[:n_parts]], max(1, tuning().kmeans_step_products // (n_parts * width))
+    sums, sizes = np.zeros((n_parts, width)), np.zeros(n_parts, dtype=np.int64)
+    passes = [sample] * (n_rounds if n_parts > 1 else 0) + [np.arange(n)]
+    for rows in passes:
+        for start in range(0, len(rows), step):
+            some = slice(start, start + step)
+            kernels.dividing.assign(points, rows[some], centroids, cell[some], sums, sizes)
+        kernels.dividing.average(sums, sizes, centroids)
     return cell, centroids
 
 
