@@ -212,20 +212,30 @@ def test_exact_searches_need_vectors():
         binary.search(np.zeros(8, dtype=np.uint8), 1, mode="exact")
 
 
-def test_codes_alone_report_what_they_expect():
-    index = an_index(vectors=None)
-    found = index.search(some_vectors(5), 10, recall=0.9)
-    assert 0 < found.stats["expected_recall"] <= 1
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+@pytest.mark.parametrize("bits", [1, 2, 4])
+def test_codes_alone_report_what_they_find(metric, bits):
+    """Not what they find of what they take for the nearest, which is more."""
+    index = an_index(n=2_000, vectors=None, metric=metric, cell_bits=bits)
+    vectors, queries = some_vectors(2_000), some_vectors(2_200)[2_000:]
+    truth = vector_oracles.nearest(metric, queries, vectors, np.arange(2_000), 10)[1]
+    found = index.search(queries, 10, recall=0.95)
     assert found.stats["rerank"] == "asymmetric"
+    shares = shares_of(found.ids, truth)
+    # Two standard errors of this measurement and of that of 300 rows, and what drawing the truth costs: estimates are
+    # spread out by their errors, and drawn ones twice; and rows decoded from 24 bits are poor queries.
+    doubt = 0.05 + 2 * shares.std() * np.sqrt(1 / len(shares) + 1 / 300)
+    expected = found.stats["expected_recall"]
+    assert shares.mean() - doubt - (0.05 if bits == 1 else 0) <= expected <= shares.mean() + doubt, shares.mean()
 
 
 @pytest.mark.parametrize("vectors", [None, "int8"])
 def test_estimates_alone_are_searched_for_the_share_that_is_asked_for(vectors):
     """As a share of what they can find, however large that is."""
     index = an_index("cells" if vectors is None else "graph", 2_000, vectors=vectors)
-    plans = [index.explain(some_vectors(5), 10, recall=recall) for recall in (0.9, 0.96, 0.99)]
-    expected = [plan.expected_recall for plan in plans]
-    assert all(share >= asked for share, asked in zip(expected, (0.9, 0.96, 0.99), strict=True)), expected
+    most = 1.0 if vectors else index.explain(some_vectors(5), 10, mode="scan").expected_recall
+    for recall in (0.9, 0.96, 0.99):
+        assert index.explain(some_vectors(5), 10, recall=recall).expected_recall >= recall * most
 
 
 @pytest.mark.parametrize("kind", ["cells", "graph"])

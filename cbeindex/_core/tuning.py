@@ -378,6 +378,8 @@ class Tuning:
     # candidates, and in 1.5 s so, on a busy machine. Data that takes 2,000 candidates keeps all of its queries.
     pilot_queries: int = 32
     calibration_reads: int = 2**21
+    # Queries of an index of codes alone whose nearest rows are drawn at a time: Ctrl-C waits for the end.
+    drawn_queries: int = 32
     # Recall of a search by default, and of one whose mode or number of candidates is given, but not the probes.
     default_recall: float = 0.95
     explicit_recall: float = 0.97

@@ -140,6 +140,14 @@ class Calibration:
         found = self.share(k, effort / more, depth, most)
         return Setting(None if effort >= most else int(effort), found)
 
+    def part_of_all(self, k: int, depth: int, share: float) -> float:
+        """Return what to ask `least` for if a search should find this share of what a search of all rows finds.
+
+        The sampling errors of both are nearly the same, so that none is to be deducted from their ratio.
+        """
+        shares, errors = self.table(k)
+        return float(share * shares[-1, depth] - errors[-1, depth])
+
     def everything(self, k: int, depth: int, share: float) -> Setting:
         """Return the setting that searches all rows, at a place in `DEPTHS`."""
         shares, errors = self.table(k)

@@ -124,7 +124,7 @@ class _Part(NamedTuple):
             return Setting(None, 1.0, is_enough=is_deep)
         everything = calibration.everything(self.k, depth, share)
         if by_estimates:
-            share *= everything.share
+            share = calibration.part_of_all(self.k, depth, share)
         if DEPTHS[depth] * self.n_results >= self.n_visible:
             everything = Setting(None, 1.0)
         if self.is_clumped(share):

@@ -64,6 +64,37 @@ class CellTrial(BucketTrial):
         found = call.of_projections(self._projections[:n_queries], self._shifts[:n_queries], n_threads=n_cores())
         return EstimateKeys(found.keys)
 
+    def truth(self, k: int, n_queries: int) -> Rows:
+        """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
+
+        Without vectors nobody knows them. Then they are drawn: estimates err about the truth as the truth does about
+        estimates, so what estimates find of the nearest rows by estimates with errors is about what they find of the
+        true ones.
+        """
+        if self.sample.truth is not None or self.kept() is not None:
+            return super().truth(k, n_queries)
+        limits, n_rows = tuning(), self._segment.n_rows
+        n = min(n_rows, max(limits.true_rows_of_k * k, limits.least_true_rows) + self._n_own)
+        n_taken = max(min(n_queries, limits.pilot_queries), min(n_queries, limits.calibration_reads // n))
+        keys = self._keys(CellCounts(self._cells.n_cells, n, 0), n_taken)
+        rows, estimates = np.where(keys.is_missing(), -1, keys.ranks()), keys.distances()
+        if self.sample.rows is not None:
+            estimates[rows == self.sample.rows[:n_taken, np.newaxis]] = np.inf
+        drawn, random = np.full((n_taken, k), -1), np.random.default_rng(n_rows)
+        for start in range(0, n_taken, limits.drawn_queries):
+            some = slice(start, start + limits.drawn_queries)
+            noisy = estimates[some] + self._errors(some, rows[some], estimates[some]) * random.standard_normal(n)
+            near = np.argsort(np.where(np.isfinite(estimates[some]), noisy, np.inf), axis=1, kind="stable")[:, :k]
+            found = np.take_along_axis(np.where(np.isfinite(estimates[some]), rows[some], -1), near, axis=1)
+            drawn[some, : found.shape[1]] = found
+        return drawn
+
+    def _errors(self, queries: slice, rows: Rows, estimates: Floats) -> Floats:
+        """Return the standard errors of the estimates of rows."""
+        column = self._segment.columns["residuals"][np.maximum(rows, 0).ravel()]
+        distances = np.where(np.isfinite(estimates), estimates, np.float32(0))
+        return self._cells.codec.errors(self._projections[queries], distances, column)
+
     @property
     def _is_graded(self) -> bool:
         """Whether distances tell what a query takes. Products do not."""
