@@ -125,6 +125,8 @@ class LineTrial:
     def truth(self, k, n_queries):
         return 50 + np.tile(np.arange(k), (n_queries, 1))
 
+    is_graded = True
+
     def far(self):
         return 3.5
 

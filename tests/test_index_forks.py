@@ -4,6 +4,7 @@ import faulthandler
 import multiprocessing
 import os
 import signal
+import sys
 import threading
 import traceback
 
@@ -29,7 +30,11 @@ def small_segments(monkeypatch):
 
 def in_a_child(work):
     """Run `work` in a forked process, with a limit on its time, and return its exit code."""
+    tracer = sys.gettrace()
+    sys.settrace(None)  # what is called after the fork must not wait for a lock of coverage either
     child = os.fork()
+    if child > 0:
+        sys.settrace(tracer)
     if child == 0:
         try:
             signal.signal(signal.SIGALRM, signal.SIG_DFL)

@@ -11,7 +11,7 @@ import scipy.sparse
 import cbeindex
 from cbeindex import BinaryIndex, CBEIndex
 from cbeindex._core.threads import n_cores
-from cbeindex._core.tuning import tuned
+from cbeindex._core.tuning import tuned, tuning
 from tests import vector_oracles
 from tests.small import buckets_of, check_equal, small_buckets
 from tests.vector_oracles import clustered
@@ -227,6 +227,18 @@ def test_codes_alone_report_what_they_find(metric, bits):
     doubt = 0.05 + 2 * shares.std() * np.sqrt(1 / len(shares) + 1 / 300)
     expected = found.stats["expected_recall"]
     assert shares.mean() - doubt - (0.05 if bits == 1 else 0) <= expected <= shares.mean() + doubt, shares.mean()
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2"])
+def test_vectors_that_are_read_after_the_kernel_are_the_same(metric):
+    """As for many results, sparse vectors and vectors beyond memory: effort is graded by query there too."""
+    index, queries = an_index(n=2_000, metric=metric), some_vectors(2_100)[2_000:]
+    queries = queries + 0.5 * np.random.default_rng(1).standard_normal(queries.shape).astype(np.float32)
+    for recall in (0.8, 0.95):
+        found = index.search(queries, 10, recall=recall)
+        with tuned(most_inserted_results=0, precise_shares_of_estimates=tuning().precise_shares):
+            after = index.search(queries, 10, recall=recall)
+        np.testing.assert_array_equal(after.ids, found.ids)
 
 
 @pytest.mark.parametrize("vectors", [None, "int8"])

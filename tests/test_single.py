@@ -4,16 +4,22 @@ import numpy as np
 import pytest
 
 from cbeindex import CBEIndex
+from cbeindex.kernels import cellsearch
 from tests.small import small_buckets
 from tests.vector_oracles import clustered
 
 DIM = 24
 
 
+@pytest.fixture(autouse=True)
+def _small():
+    with small_buckets({"least_centre_rows": 4, "least_cell_rows": 4}):
+        yield
+
+
 def an_index(**options):
-    with small_buckets({"least_centre_rows": 4}):
-        index = CBEIndex(DIM, **options)
-        index.add(clustered(300, DIM, seed=0, n_centres=6))
+    index = CBEIndex(DIM, **options)
+    index.add(clustered(1_500, DIM, seed=0, n_centres=40))
     return index
 
 
@@ -21,12 +27,12 @@ def an_index(**options):
 @pytest.mark.parametrize("vectors", ["float32", "int8"])
 @pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
 def test_one_query_finds_what_it_finds_in_a_batch(buckets, vectors, metric):
-    index, queries = an_index(buckets=buckets, vectors=vectors, metric=metric), clustered(20, DIM, seed=1, n_centres=6)
-    batch = index.search(queries, k=5)
+    index, queries = an_index(buckets=buckets, vectors=vectors, metric=metric), clustered(20, DIM, seed=0, n_centres=40)
+    batch = index.search(queries, k=5, recall=0.8)
     visited = 0
     for i, query in enumerate(queries):
         own = query.copy()
-        found = index.search(own, k=5)
+        found = index.search(own, k=5, recall=0.8)
         own[:] = np.nan  # before the errors are read
         np.testing.assert_array_equal(found.ids, batch.ids[i])
         np.testing.assert_array_equal(found.distances, batch.distances[i])
@@ -36,6 +42,7 @@ def test_one_query_finds_what_it_finds_in_a_batch(buckets, vectors, metric):
         assert found.stats.keys() | {"far_queries"} == batch.stats.keys() | {"far_queries"}
         visited += found.stats["visited"]
     assert visited == batch.stats["visited"]
+    assert 0 < visited < 1_500 * 20 / 2  # walks, and some of the cells
 
 
 @pytest.mark.parametrize("buckets", ["cells", "graph"])
@@ -59,11 +66,32 @@ def test_queries_that_need_conversion_or_checks(buckets):
 def test_names_and_changes():
     """A plan goes with the rows that it was made for."""
     rows = clustered(300, DIM, seed=0, n_centres=6)
-    with small_buckets({"least_centre_rows": 4}):
-        index = CBEIndex(DIM, buckets="cells")
-        index.add(rows, ids=[f"row {i}" for i in range(300)])
-        for _ in range(2):
-            assert index.search(rows[7], k=1).ids.tolist() == ["row 7"]
-        index.remove(["row 7"])
-        for _ in range(2):
-            assert index.search(rows[7], k=1).ids.tolist() != ["row 7"]
+    index = CBEIndex(DIM, buckets="cells")
+    index.add(rows, ids=[f"row {i}" for i in range(300)])
+    for _ in range(2):
+        assert index.search(rows[7], k=1).ids.tolist() == ["row 7"]
+    index.remove(["row 7"])
+    for _ in range(2):
+        assert index.search(rows[7], k=1).ids.tolist() != ["row 7"]
+
+
+def test_a_query_that_is_far_from_all_rows():
+    """It is searched again, once."""
+    index = an_index(buckets="graph", vectors="float32", metric="l2")
+    far = 4 * clustered(1, DIM, seed=9, n_centres=6)[0] + 3
+    batch = index.search(far[np.newaxis], k=5)
+    assert batch.stats["far_queries"] == 1
+    for _ in range(3):
+        found = index.search(far, k=5)
+        np.testing.assert_array_equal(found.ids, batch.ids[0])
+        assert found.stats == batch.stats
+
+
+def test_queries_that_cannot_be_written_to_take_the_same_kernels():
+    index, queries = an_index(buckets="cells"), clustered(3, DIM, seed=1, n_centres=6)
+    expected = index.search(queries[0], k=5)
+    n_compiled = len(cellsearch.search_vectors.signatures)
+    queries.flags.writeable = False
+    np.testing.assert_array_equal(index.search(queries[0], k=5).ids, expected.ids)
+    index.search(queries, k=5)
+    assert len(cellsearch.search_vectors.signatures) == n_compiled

@@ -196,6 +196,35 @@ def test_an_interrupt_while_the_caller_waits_for_helpers():
     assert sum_of_ones(2) == 10
 
 
+def test_an_interrupt_of_the_handling_of_an_interrupt(monkeypatch):
+    """The second one comes before the first is noted: helpers are told all the same."""
+    barrier, ended = threading.Barrier(2, timeout=10), []
+
+    def task(start, stop):
+        barrier.wait()
+        if threading.current_thread() is threading.main_thread():
+            raise KeyboardInterrupt
+        try:
+            while True:
+                _threads.leave_if_interrupted()
+        finally:
+            ended.append(start)
+
+    class Impatient(_threads._Run):
+        is_first = True
+
+        def __setattr__(self, name, value):
+            if name == "interruption" and value is not None and self.is_first:
+                object.__setattr__(self, "is_first", False)
+                raise KeyboardInterrupt
+            super().__setattr__(name, value)
+
+    monkeypatch.setattr(_threads, "_Run", Impatient)
+    with pytest.raises(KeyboardInterrupt):
+        _threads.for_each_chunk(task, 2, 1, 2)
+    assert ended
+
+
 @pytest.mark.no_cover  # which would take the tracer away
 def test_an_interrupt_at_any_line_of_the_driver():
     """Calls of the same thread that follow are not taken for tasks of the interrupted one."""

@@ -101,14 +101,15 @@ def for_each_chunk(task: Callable[[int, int], None], n: int, chunk: int, n_threa
             leave_if_interrupted()
             task(start, min(start + chunk, n))
         return
-    run = _Run(task, n, chunk)
+    run, has_worked = _Run(task, n, chunk), False
     try:
         run.start_helpers(min(n_threads, n_chunks) - 1)
         run.work()
+        has_worked = True
     except BaseException as error:
         run.interruption = run.interruption or error  # a helper's, if this thread left its task because of that
     finally:
-        run.wait()
+        run.wait(has_worked)
     run.raise_failure()
     leave_if_interrupted()
 
@@ -226,13 +227,17 @@ class _Run:
             except Exception as error:
                 self._failures[start] = error
 
-    def wait(self) -> None:
+    def wait(self, has_worked: bool) -> None:
         """Wait for the helpers that have begun, and prevent the others from beginning.
 
-        Helpers that are still queued are not waited for. Otherwise nested calls could wait for themselves.
+        Helpers that are still queued are not waited for. Otherwise nested calls could wait for themselves. If the
+        caller has not worked to the end, it was interrupted, and a second interrupt may have come before it could say
+        so: the helpers are told here.
         """
         while True:
             try:
+                if not has_worked and self.interruption is None:
+                    self.interruption = KeyboardInterrupt()
                 for lock in self._helpers:
                     lock.acquire()
                 return

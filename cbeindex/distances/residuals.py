@@ -232,13 +232,14 @@ class ResidualCodec:
             Standard deviation of the rounding of the projections of a query, over the largest of them.
         """
         n, k = distances.shape
-        errors: Floats = np.empty((n, k), dtype=np.float32)
-        step = max(1, tuning().decode_step_values // max(1, k * self.n_bits))
-        for start in range(0, n, step):
-            some = slice(start, min(start + step, n))
-            values, numbers = (parts_of or self._parts)(column[some.start * k : some.stop * k])
-            errors[some] = self._errors_of(projections[some], distances[some], values, numbers, query_rounding)
-        return errors
+        errors: Floats = np.empty((n * k, 1), dtype=np.float32)
+        flat, step = distances.reshape(-1, 1), max(1, tuning().decode_step_values // max(1, self.n_bits))
+        for start in range(0, n * k, step):
+            some = slice(start, min(start + step, n * k))
+            queries = projections[np.arange(some.start, some.stop) // k]
+            values, numbers = (parts_of or self._parts)(column[some])
+            errors[some] = self._errors_of(queries, flat[some], values, numbers, query_rounding)
+        return errors.reshape(n, k)
 
     def _parts(self, column: NDArray[np.uint8]) -> tuple[Floats, Numbers]:
         """Return the values of the levels of encoded rows, at the length of their residuals, and their numbers."""

@@ -164,7 +164,11 @@ class Calibration:
         """Return the reach of queries that take an effort on average, 0 beyond the efforts that were measured."""
         if not self.reaches or effort > self.efforts[-1]:
             return 0.0
-        return float(np.interp(math.log(effort), np.log(self.efforts), self.reaches))
+        # The last effort may take all cells, which a reach of 0 stands for.
+        n = len(self.efforts) - (self.reaches[-1] == 0)
+        if effort == self.efforts[-1] or not n:
+            return self.reaches[-1]
+        return float(np.interp(math.log(effort), np.log(self.efforts[:n]), self.reaches[:n]))
 
     def width(self, k: int, depth: float) -> float:
         """Return the distance of the last of `depth` * `k` candidates over that of result k, 0 if it is not known."""
@@ -219,11 +223,12 @@ class Calibration:
                 found = _items(row, "shares", shape[2])
                 shares[i, j] = [as_count(value, "a share", least=0, most=_UNITS) for value in found]
         far = math.inf if described["far"] is None else as_real(described["far"], "far")
-        if described["far"] is not None and far > _LARGEST:
+        if described["far"] is not None and not abs(far) <= _LARGEST:
             raise ValueError(f"far must be a float32, or null, got {far:g}")
-        reaches = tuple(as_real(value, "a reach") for value in described.get("reaches", ()))
-        if len(reaches) not in (0, len(efforts)) or any(not 0 <= reach <= _LARGEST for reach in reaches):
-            raise ValueError("reaches of a calibration must be as many as efforts, and float32 from 0 on")
+        listed = _items(described["reaches"], "reaches", len(efforts)) if "reaches" in described else []
+        reaches = tuple(as_real(value, "a reach") for value in listed)
+        if any(not 0 <= reach <= _LARGEST for reach in reaches):
+            raise ValueError("reaches of a calibration must be float32 from 0 on")
         rising = np.maximum.accumulate(np.maximum.accumulate(shares, axis=1), axis=2)
         spread = tuple(s / _UNITS for s in spreads)
         widths = _widths(described, len(n_nearest))
@@ -232,7 +237,8 @@ class Calibration:
 
 def k_there(k: int, n_visible: int, n_rows: int) -> int:
     """Return to which rank among all rows the `k` nearest of some of them reach, on average."""
-    return k if n_visible == n_rows else max(1, min(n_rows, -(-(k + 1) * n_rows // max(1, n_visible)) - 1))
+    rank = k if n_visible == n_rows else -(-(k + 1) * n_rows // max(1, n_visible)) - 1
+    return max(1, min(n_rows, rank))
 
 
 def describe_calibration(calibration: Calibration | None) -> dict[str, Any]:

@@ -51,7 +51,8 @@ def plan_cells(traits: IndexTraits, request: SearchRequest, selections: Sequence
     if request.mode == "auto":
         reasons.append(f"{mode}, because {why}")
     if n_candidates is not None:
-        reasons.append(f"the nearest {n_candidates:,} by estimate are read")
+        more = ", and more where estimates do not tell them apart" if request.is_free else ""
+        reasons.append(f"the nearest {n_candidates:,} by estimate are read{more}")
     return Plan(
         mode,
         rerank,

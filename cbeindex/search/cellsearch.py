@@ -29,7 +29,7 @@ from .errors import gather_rows, level_errors
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import SearchResult
-from .single import SingleQuery
+from .single import SingleQuery, read_only
 from .topk import TopK, merge_segments
 
 
@@ -107,11 +107,11 @@ class CellSearch:
         k = plan.k if self._has_kernel else 0
         reach = part.segment.buckets.reach(n_probes) if plan.n_probes is None else 0.0
         width = 0.0
-        if plan.is_graded and k and part.segment.buckets.calibration is not None:
+        if plan.is_graded and plan.reads_vectors and part.segment.buckets.calibration is not None:
             there = k_there(plan.k, n_visible, part.segment.n_rows)
             width = part.segment.buckets.calibration.width(there, plan.n_exact / plan.k)
         n_wanted = min(plan.k, n_visible, n_found)
-        return CellCounts(n_probes, n_found, n_wanted, k, kept_bits, with_copies, reach, width)
+        return CellCounts(n_probes, n_found, n_wanted, k, kept_bits, with_copies, reach, width, plan.k)
 
     # --- nearest rows ---
 
@@ -141,6 +141,7 @@ class CellSearch:
         """
         if self._transform is None or (self._plan.reads_vectors and not self._has_kernel) or not len(queries):
             return None
+        queries = read_only(queries)
         stats, parts = self._stats(), []
         projected = None
         if len(queries) > 1 and any(call.shares_cells(len(queries), n_threads) for call in self._calls):

@@ -25,7 +25,7 @@ from .candidates import count
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import IdMatches, RangeResult, SearchResult
-from .single import SingleQuery
+from .single import SingleQuery, read_only
 from .topk import TopK, merge_segments
 
 
@@ -139,6 +139,7 @@ class GraphSearch:
         """
         if self._transform is None or not self._by_kernel or not len(queries):
             return None
+        queries = read_only(queries)
         stats, parts = self._stats(), []
         for call in self._calls:
             found = call.of_vectors(queries, self._transform, n_threads)

@@ -51,6 +51,10 @@ class Trial(Protocol):
     most_effort: int
     deepest: int
 
+    @property
+    def is_graded(self) -> bool:
+        """Whether distances tell how much a query takes."""
+
     def truth(self, k: int, n_queries: int) -> Rows:
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment."""
 
@@ -151,6 +155,8 @@ class _Group:
         """Return the estimates of the last candidates over those of the last results, 0 where they are not known."""
         widths = np.zeros(self._depths.shape)
         n_queries = min(self.n_queries, tuning().graded_queries)
+        if not trial.is_graded:
+            return widths
         estimates = trial.candidates(trial.most_effort, self._n_candidates(trial), n_queries).estimates
         for i, k in enumerate(self.classes):
             if estimates is None or estimates.shape[1] < k:

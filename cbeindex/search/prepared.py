@@ -69,16 +69,19 @@ class PreparedSearch:
     def nearest_of_one(self, query: Any) -> SearchResult | None:
         """Find the nearest rows of one query that needs no conversion.
 
-        Returns None if it is not a float32 array in C order of the right shape, if more than one call of a kernel is
-        needed, and if it is far from all rows.
+        Returns None if it is not a float32 array in C order of the right shape, and if more than one call of a kernel
+        is needed.
         """
         if (
             self._single is None or type(query) is not np.ndarray or query.shape != self._query_shape
             or query.dtype != _FLOAT32 or not query.flags.c_contiguous
         ):  # fmt: skip
             return None
-        found = self._single.nearest(query[np.newaxis])
-        return None if found is None or found.distances[0] > self._far else found
+        batch = query[np.newaxis]
+        found = self._single.nearest(batch)
+        if found is not None and found.distances[0] > self._far:
+            return self._again(found.as_batch(), np.ones(1, dtype=np.bool_), batch, None).first()
+        return found
 
     def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
         """Find the nearest rows of queries that need no conversion and are not divided into batches.

@@ -56,7 +56,10 @@ def cheapest(selections: Sequence[Selection], k: int, share: float, vector_bytes
 
 
 def expected_share(selections: Sequence[Selection], k: int, n_candidates: int | None) -> float | None:
-    """Return what a search with given efforts finds; None if a segment is not calibrated."""
+    """Return what a search with given efforts finds; None if a segment is not calibrated for that.
+
+    Where effort and candidates differ from one query to the next, nobody knows what fixed ones find.
+    """
     depth = Calibration.depth_of(k, n_candidates or k)
     found, n_visible = 0.0, 0
     for part in (_Part.of(selection, k) for selection in selections):
@@ -64,6 +67,8 @@ def expected_share(selections: Sequence[Selection], k: int, n_candidates: int | 
             return None
         share = part.calibration.everything(part.k, depth, 0).share
         effort = part.selection.effort
+        if part.calibration.reaches and (n_candidates is not None or effort is not None):
+            return None
         if effort is not None and part.selection.rows is None and effort < part.buckets.most_effort:
             share = part.calibration.share(part.k, effort, depth, part.buckets.most_effort)
         found, n_visible = found + part.n_visible * share, n_visible + part.n_visible

@@ -12,6 +12,13 @@ from .results import SearchResult
 from .topk import TopK
 
 
+def read_only(queries: Vectors) -> Vectors:
+    """Return queries as kernels are compiled for them: those of a caller may be read-only."""
+    view = queries.view()
+    view.flags.writeable = False
+    return view
+
+
 class SingleQuery:
     """A search of one segment by one call of a kernel, for any query.
 
@@ -43,10 +50,11 @@ class SingleQuery:
         self._stats, self._count, self._errors = stats, count, errors
 
     def nearest(self, query: Vectors) -> SearchResult | None:
-        """Find the nearest rows of a query, float32 (1, dim) in C order.
+        """Find the nearest rows of a query, a view, float32 (1, dim) in C order, which becomes read-only.
 
         Returns None if something is wrong with the query or the segment, which another way finds out.
         """
+        query.flags.writeable = False  # as `read_only` does
         distances, ids = np.empty(self._shape, np.float32), np.empty(self._shape, np.int64)
         visits = np.zeros(3, np.int64)
         if self._kernel(query, *self._arguments, distances, ids, visits) != 1:

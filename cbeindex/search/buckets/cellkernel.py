@@ -45,7 +45,9 @@ class CellCounts(NamedTuple):
     reach : float
         If above 0, `n_probes` is a mean: a query visits some cells in any case, and more if they are in its reach.
     width : float
-        If above 0, more vectors than `n_found` are read if estimates do not tell their rows from the `k` nearest.
+        If above 0, more rows than `n_found` are found if estimates do not tell them from the nearest `rank`.
+    rank : int
+        Number of results.
     n_own : int
         Rows that are the query itself, and do not count for its reach.
     """
@@ -58,6 +60,7 @@ class CellCounts(NamedTuple):
     with_copies: bool = False
     reach: float = 0.0
     width: float = 0.0
+    rank: int = 0
     n_own: int = 0
 
     @property
@@ -80,7 +83,7 @@ class CellsFound(NamedTuple):
 
     Attributes
     ----------
-    keys : uint64 array of shape (n_queries, n_found)
+    keys : uint64 array of shape (n_queries, most_found)
         Estimate keys, ascending; empty if vectors were read.
     distances, ids : float32 and int64 arrays of shape (n_queries, k)
         The nearest rows by the distances of vectors.
@@ -100,7 +103,7 @@ class CellsFound(NamedTuple):
     def empty(cls, n: int, counts: CellCounts) -> CellsFound:
         """Allocate the results of `n` queries."""
         return cls(
-            np.empty((n, 0 if counts.k else counts.n_found), dtype=np.uint64),
+            np.empty((n, 0 if counts.k else counts.most_found), dtype=np.uint64),
             np.empty((n, counts.k), dtype=np.float32),
             np.empty((n, counts.k), dtype=np.int64),
             np.zeros(3, dtype=np.int64),
@@ -136,7 +139,7 @@ class CellCall:
         copies = cells.copies if counts.with_copies else Copies.none(cells.n_cells, codec.n_bytes)
         numbers = [
             least, min(cells.n_cells, n_exact), counts.most_found, counts.n_wanted, counts.kept_bits, most,
-            tuning().reach_rank + counts.n_own if counts.reach > 0 else 0, counts.k, counts.n_found,
+            tuning().reach_rank + counts.n_own if counts.reach > 0 else 0, counts.rank, counts.n_found,
         ]  # fmt: skip
         weights = [*codec.shift_scales, directory.weight, share, counts.reach, counts.width]
         vectors = segment.columns["vectors"] if counts.k else None

@@ -56,7 +56,7 @@ class CellTrial(BucketTrial):
         counts = CellCounts(n_probes, n_found, 0, with_copies=with_copies, reach=self.reach(effort), n_own=self._n_own)
         keys = self._keys(counts, n_queries)
         rows = np.where(keys.is_missing(), -1, keys.ranks())
-        return Found(rows, keys.distances() if self._is_graded else None)
+        return Found(rows, keys.distances() if self.is_graded else None)
 
     def _keys(self, counts: CellCounts, n_queries: int) -> EstimateKeys:
         """Return the keys of the nearest rows by estimate that the first queries find."""
@@ -83,7 +83,8 @@ class CellTrial(BucketTrial):
         drawn, random = np.full((n_taken, k), -1), np.random.default_rng(n_rows)
         for start in range(0, n_taken, limits.drawn_queries):
             some = slice(start, start + limits.drawn_queries)
-            noisy = estimates[some] + self._errors(some, rows[some], estimates[some]) * random.standard_normal(n)
+            errors = self._errors(some, rows[some], estimates[some])
+            noisy = estimates[some] + errors * random.standard_normal(errors.shape)
             near = np.argsort(np.where(np.isfinite(estimates[some]), noisy, np.inf), axis=1, kind="stable")[:, :k]
             found = np.take_along_axis(np.where(np.isfinite(estimates[some]), rows[some], -1), near, axis=1)
             drawn[some, : found.shape[1]] = found
@@ -100,7 +101,7 @@ class CellTrial(BucketTrial):
         return errors[:, np.minimum(np.arange(n) // step, len(places) - 1)]
 
     @property
-    def _is_graded(self) -> bool:
+    def is_graded(self) -> bool:
         """Whether distances tell what a query takes. Products do not."""
         return self.sample.codec.metric.name != "ip"
 
@@ -112,7 +113,7 @@ class CellTrial(BucketTrial):
         """Return the reach of queries that visit `effort` cells on average, 0 if all visit as many."""
         n_cells = self._cells.n_cells
         least, most = probes_in_reach(effort, n_cells)
-        if not self._is_graded or effort >= n_cells or effort == least:
+        if not self.is_graded or effort >= n_cells or effort == least:
             return 0.0
         between = self._ratios[:, least:most].ravel()
         place = (effort - least) * len(self._ratios)

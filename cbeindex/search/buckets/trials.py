@@ -72,6 +72,11 @@ class BucketTrial(ABC):
         self._hidden: Mask = segment.removed if segment.removed.size else NOT_HIDDEN
         self.n_queries = sample.n_queries
 
+    @property
+    def is_graded(self) -> bool:
+        """Whether distances tell how much a query takes."""
+        return False
+
     @abstractmethod
     def _find(self, effort: int, n: int, n_queries: int) -> Found:
         """Return the nearest `n` rows by estimate, which may be queries themselves."""
