@@ -39,6 +39,11 @@ def test_one_query_finds_what_it_finds_in_a_batch(buckets, vectors, metric):
         assert (found.errors is None) == (batch.errors is None)
         if batch.errors is not None:
             np.testing.assert_array_equal(found.errors, batch.errors[i])
+        of_one = index.search(query[np.newaxis], k=5, recall=0.8)
+        np.testing.assert_array_equal(of_one.ids, [found.ids])
+        np.testing.assert_array_equal(of_one.distances, [found.distances])
+        if batch.errors is not None:
+            np.testing.assert_array_equal(of_one.errors, [found.errors])
         assert found.stats.keys() | {"far_queries"} == batch.stats.keys() | {"far_queries"}
         visited += found.stats["visited"]
     assert visited == batch.stats["visited"]

@@ -48,7 +48,7 @@ class PreparedSearch:
     def __init__(self, traits: IndexTraits, codec: Codec, request: SearchRequest, chosen: Plan) -> None:
         self._traits, self._codec, self._request, self._plan = traits, codec, request, chosen
         self._search, self._far = _search(traits, codec, chosen), chosen.far
-        self._single, self._query_shape = self._search.single(), (traits.dim,)
+        self._single, self._shapes = self._search.single(), ((traits.dim,), (1, traits.dim))
         self._deeper: CellSearch | GraphSearch | None = None
 
     @property
@@ -67,21 +67,24 @@ class PreparedSearch:
         return self._again(found, is_far, column.joined([column.of(rows) for rows in blocks]), n_threads)
 
     def nearest_of_one(self, query: Any) -> SearchResult | None:
-        """Find the nearest rows of one query that needs no conversion.
+        """Find the nearest rows of one query that needs no conversion, alone or as a batch of one.
 
         Returns None if it is not a float32 array in C order of the right shape, and if more than one call of a kernel
         is needed.
         """
         if (
-            self._single is None or type(query) is not np.ndarray or query.shape != self._query_shape
+            self._single is None or type(query) is not np.ndarray or query.shape not in self._shapes
             or query.dtype != _FLOAT32 or not query.flags.c_contiguous
         ):  # fmt: skip
             return None
-        batch = query[np.newaxis]
+        is_batch = query.ndim == 2
+        batch = query.view() if is_batch else query[np.newaxis]
         found = self._single.nearest(batch)
-        if found is not None and found.distances[0] > self._far:
-            return self._again(found.as_batch(), np.ones(1, dtype=np.bool_), batch, None).first()
-        return found
+        if found is None:
+            return None
+        if self._far != math.inf and found.distances[0, 0] > self._far:
+            found = self._again(found, np.ones(1, dtype=np.bool_), batch, None)
+        return found if is_batch else found.first()
 
     def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
         """Find the nearest rows of queries that need no conversion and are not divided into batches.

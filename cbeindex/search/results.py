@@ -142,11 +142,6 @@ class SearchResult(_SearchResult):
             self.distances[is_other].reshape(shape), self.ids[is_other].reshape(shape), self.stats, errors
         )
 
-    def as_batch(self) -> SearchResult:
-        """Return the results of one query as those of a batch."""
-        errors = self._errors_as(lambda values: values[np.newaxis])
-        return SearchResult.of(self.distances[np.newaxis], self.ids[np.newaxis], self.stats, errors)
-
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""
         errors = self._errors_as(lambda values: values[0])

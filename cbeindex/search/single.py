@@ -50,7 +50,7 @@ class SingleQuery:
         self._stats, self._count, self._errors = stats, count, errors
 
     def nearest(self, query: Vectors) -> SearchResult | None:
-        """Find the nearest rows of a query, a view, float32 (1, dim) in C order, which becomes read-only.
+        """Find the nearest rows of a batch of one query, float32 (1, dim) in C order: a view, which becomes read-only.
 
         Returns None if something is wrong with the query or the segment, which another way finds out.
         """
@@ -64,5 +64,5 @@ class SingleQuery:
         errors = None
         if self._errors is not None:
             errors_of, own = self._errors, query.copy()  # the caller may change it before the errors are read
-            errors = lambda: errors_of(TopK(distances, ids), own)[0]  # noqa: E731
-        return SearchResult.of(distances[0], ids[0], stats, errors)
+            errors = lambda: errors_of(TopK(distances, ids), own)  # noqa: E731
+        return SearchResult.of(distances, ids, stats, errors)
