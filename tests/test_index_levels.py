@@ -529,3 +529,14 @@ def test_decoded_vectors_longer_than_float32_norms(buckets):
     index.add(rows.astype(np.float32))
     index.refit().shrink("int4").refit()
     assert len(index) == 60
+
+
+@pytest.mark.parametrize("vectors", ["int8", "int4"])
+def test_stored_rows_of_the_largest_length_are_queries(vectors):
+    """What is decoded may be longer than what was added."""
+    rows = np.random.default_rng(0).standard_normal((200, 12))
+    rows *= 3.4e38 / np.linalg.norm(rows, axis=1, keepdims=True)
+    index = CBEIndex(12, vectors=vectors)
+    index.add(rows.astype(np.float32))
+    found = index.search_ids(np.arange(200), 3)
+    assert np.isfinite(found.distances).all()

@@ -223,6 +223,10 @@ class IndexState(NamedTuple):
     def queries_of(self, ids: Ids, snapshot: Snapshot) -> VectorRows:
         """Return the vectors of `ids` as queries. Raises CorruptIndexFileError if a file holds unfit values."""
         vectors = self.vectors_of(ids, snapshot)
+        if self.ingest.metric.name == "cosine" and not isinstance(vectors, SparseRows):
+            # Decoded rows may be longer than the longest that can be added. Their lengths do not count.
+            is_long = squares(vectors) > self.ingest.metric.longest
+            vectors = np.where(is_long[:, np.newaxis], vectors / 2, vectors) if is_long.any() else vectors
         if all(segment.origin is None for segment in snapshot.segments):  # rows that were added have been checked
             return vectors
         if isinstance(vectors, SparseRows):
