@@ -15,7 +15,9 @@ from .asymmetric import float_of_key
 from .cellscan import scan_visits
 from .cellsteps import (
     LARGEST,
+    among_rivals,
     begin_query,
+    bound_by_rivals,
     cells_in_reach,
     count_visits,
     in_order,
@@ -93,8 +95,8 @@ def search_group(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
     directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
     copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
-    kept: KeptRows, metric: int, sizes: Rows, room: int, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
-    is_short: Mask,
+    kept: KeptRows, metric: int, sizes: Rows, room: int, rivals: Floats, keys: Keys, distances: Floats,
+    result_ids: Ids, visits: Rows, is_short: Mask,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of queries; parameters are those of `cellsearch.search_projections`.
 
@@ -111,10 +113,12 @@ def search_group(
     steps, product_offsets = np.empty(n_queries, dtype=np.float32), np.empty(n_queries, dtype=np.float32)
     n_made, n_plain = np.empty(n_queries, dtype=np.int64), np.empty(n_queries, dtype=np.int64)
     found, seen = room_for_keys(n_queries, sizes, with_copies)
-    counts, bounds = np.zeros(n_queries, dtype=np.int64), np.full(n_queries, LARGEST)
+    counts, bounds = np.zeros(n_queries, dtype=np.int64), np.empty(n_queries, dtype=np.float32)
     one, begin_one = np.zeros(n_probes, dtype=np.int64), np.arange(n_probes + 1)
     for i in range(n_queries):
         z, own = read_only(projections[i]), slice(i, i + 1)
+        bounds[i] = bound_by_rivals(rivals[i], sizes, weights[5])
+        is_short[i] = bounds[i] == LARGEST
         steps[i], product_offsets[i] = begin_query(
             z, bits, weights, directory, centroids, bases, sizes, tables[own], near, chosen
         )
@@ -169,8 +173,9 @@ def search_group(
         )  # fmt: skip
     for i in range(n_queries):
         n = in_order(found[i], counts[i], sizes, weights[5], with_copies, seen)
-        is_short[i] = n < sizes[3] and n_probes < n_cells
+        is_short[i] &= n < sizes[3] and n_probes < n_cells
         if not is_short[i]:
+            n = among_rivals(found[i], n, sizes, weights[5], rivals[i])
             count_visits(cells[i, : n_all[i]], starts, copy_starts, with_copies, visits)
             forget_shifts(centre_shifts)
             query = queries[i if vectors.shape[0] > 0 else 0]

@@ -8,7 +8,9 @@ from .._core.typing import Floats, Ids, Keys, Mask, Projections, Ranks, Rows, Ve
 from .cellscan import choose_cells
 from .cellsteps import (
     LARGEST,
+    among_rivals,
     begin_query,
+    bound_by_rivals,
     cells_in_reach,
     in_order,
     most_keys,
@@ -31,7 +33,7 @@ def search_one(
     centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows,
     copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int,
     counts: Rows, tables: Tables, precise_tables: Tables, near: Floats, cells: Keys, shifts: Floats, found: Any,
-    seen: Rows, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    seen: Rows, rivals: Floats, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of a query with the projections `z`; parameters are those of `search_projections`.
 
@@ -41,7 +43,8 @@ def search_one(
     with_copies = copies.shape[0] > 0
     n_kept = most_keys(counts, with_copies)
     n_keys, bounds = np.empty(1, dtype=np.int64), np.empty(1, dtype=np.float32)
-    n_keys[0], bounds[0] = 0, LARGEST
+    n_keys[0], bounds[0] = 0, bound_by_rivals(rivals, counts, weights[5])
+    has_rivals = bounds[0] < LARGEST
     forget_shifts(shifts)
     step, product_offset = begin_query(z, bits, weights, directory, centroids, bases, counts, tables, near, cells)
     first, n_more = 0, n_probes
@@ -56,7 +59,7 @@ def search_one(
             n_more = cells_in_reach(cells, counts, weights[4], n_kept, found[0], n_keys, bounds)
         first = n_probes
     n = in_order(found[0], n_keys[0], counts, weights[5], with_copies, seen)
-    if n < n_wanted and n_probes < n_cells:
+    if n < n_wanted and n_probes < n_cells and not has_rivals:
         # Too few of the rows may be results: begin again with all cells in order, more and more of them until there are
         # enough. Copies are left out, or they would be counted as rows.
         choose_cells(z, centroids, bases, weights[2], n_cells, n_cells, n_cells, n_cells, near, cells)
@@ -70,6 +73,7 @@ def search_one(
             )  # fmt: skip
             n_done += n_more
         n = in_order(found[0], n_keys[0], counts, weights[5], with_copies, seen)
+    n = among_rivals(found[0], n, counts, weights[5], rivals)
     is_sound: bool = read_found(
         z, query_shift, query, centres, weights, order, ids, vectors, kept, counts[4], metric, shifts, found[0], n,
         keys, distances, result_ids, visits,
@@ -82,7 +86,8 @@ def search_projections(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
     directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
     copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
-    kept: KeptRows, metric: int, counts: Rows, room: int, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
+    kept: KeptRows, metric: int, counts: Rows, room: int, rivals: Floats, keys: Keys, distances: Floats,
+    result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
     """Find the nearest rows of queries; return False if a file holds row numbers of rows that do not exist.
 
@@ -116,6 +121,10 @@ def search_projections(
         and those to find at least.
     room : int
         Bytes of the tables of a query.
+    rivals : float32 array of shape (n_queries, n)
+        The smallest estimates of rows in segments that were searched before, ascending, the largest float32 behind
+        them: rows with larger ones are passed over. Gets the estimates of this segment as well. With n = 0, no other
+        segments count.
     keys : uint64 array of shape (n_queries, n_found)
         The nearest rows by estimate, if there are neither vectors nor kept ones.
     distances, result_ids : float32 and int64 arrays of shape (n_queries, k)
@@ -132,8 +141,8 @@ def search_projections(
         if not search_one(
             read_only(projections[i]), query_shifts[i], read_only(query), centres, bits, weights, directory, centroids,
             bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
-            counts, tables, precise_tables, near, cells, shifts, found, seen, keys[i], distances[i], result_ids[i],
-            visits,
+            counts, tables, precise_tables, near, cells, shifts, found, seen, rivals[i], keys[i], distances[i],
+            result_ids[i], visits,
         ):  # fmt: skip
             return False
     return True
@@ -174,9 +183,8 @@ def search_vectors(
     queries: Vectors, longest: float, mean: Vectors, signs: Any, layout: Any, passes: Floats, coefficients: Floats,
     n_work: int, centres: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats,
     cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks,
-    order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, room: int, keys: Keys,
-    distances: Floats,
-    result_ids: Ids, visits: Rows,
+    order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, room: int, rivals: Floats,
+    keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> int:  # fmt: skip
     """Find the nearest rows of queries, from their vectors on: transform, tables, cells, scan, exact distances.
 
@@ -216,7 +224,7 @@ def search_vectors(
                 read_only(projections[i]), query_shifts[i], read_only(queries[query]), centres, bits, weights,
                 directory, centroids, bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order,
                 ids, vectors, kept, metric, counts, tables, precise_tables, near, cells, shifts, found, seen,
-                keys[query], distances[query], result_ids[query], visits,
+                rivals[query], keys[query], distances[query], result_ids[query], visits,
             ):  # fmt: skip
                 return -1
     return int(n_queries)

@@ -245,13 +245,13 @@ def cells_in_reach(
     A row at a distance of d from the query is nearer to another centroid than to the first one only if it lies far
     enough in that direction: the squared distances of the centroids differ by at most 2 d times the distance between
     them, and by much less for most rows. So a cell is in reach if they differ by at most `reach` times d, where d is
-    the distance of the row of rank `sizes[6]` that was found.
+    the distance of the row of rank `sizes[6]` that was found, or the bound if rows beyond it do not count.
     """
     n_probes, n_most, rank, count = sizes[0], sizes[5], sizes[6], counts[0]
     limit = np.full(1, LARGEST)  # if there are too few rows to tell
-    if count >= rank:
-        square = max(np.float32(0), float_of_key(kth_smallest(found, count, rank)))
-        limit[0] = float_of_key(cells[0]) + np.float32(reach) * np.sqrt(square)
+    square = float_of_key(kth_smallest(found, count, rank)) if count >= rank else bounds[0]
+    if square < LARGEST:
+        limit[0] = float_of_key(cells[0]) + np.float32(reach) * np.sqrt(max(np.float32(0), square))
     largest, n = key_of(view_as(limit, np.int32)[0], 0xFFFFFFFF), n_probes
     for i in range(n_probes, n_most):
         if cells[i] <= largest:
@@ -261,6 +261,40 @@ def cells_in_reach(
         bounds[0] = float_of_key(keep_first(found, count, n_kept))
         counts[0] = n_kept
     return int(n - n_probes)
+
+
+@njit(cache=True, nogil=True)
+def bound_by_rivals(rivals: Floats, sizes: Rows, width: float) -> Any:
+    """Return the largest estimate of a row that may be read, given those of rows in other segments.
+
+    As in one segment: the row is among the nearest, or within `width` times the distance of rank `sizes[7]`.
+    """
+    n = rivals.size
+    if n == 0 or rivals[n - 1] == LARGEST:
+        return LARGEST
+    if width > 0 and sizes[7] <= n:
+        return min(LARGEST, max(rivals[n - 1], np.float32(width) * rivals[sizes[7] - 1]))
+    return rivals[n - 1]
+
+
+@njit(cache=True, nogil=True)
+def among_rivals(found: Keys, n: int, sizes: Rows, width: float, rivals: Floats) -> int:
+    """Merge the estimates of the first `n` rows that were found, which ascend, into those of other segments.
+
+    Returns how many of these rows may be read, given the others.
+    """
+    for i in range(n):
+        near, place = float_of_key(found[i]), rivals.size - 1
+        if place < 0 or near >= rivals[place]:
+            break
+        while place > 0 and rivals[place - 1] > near:
+            rivals[place] = rivals[place - 1]
+            place -= 1
+        rivals[place] = near
+    bound = bound_by_rivals(rivals, sizes, width)
+    while n > 0 and float_of_key(found[n - 1]) > bound:
+        n -= 1
+    return n
 
 
 @njit(cache=True, nogil=True)

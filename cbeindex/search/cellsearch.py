@@ -21,7 +21,7 @@ from ..distances.metrics import METRICS
 from ..store.segment import NOT_HIDDEN, Segment
 from . import exact
 from .batches import search_in_batches
-from .buckets.cellkernel import CellCall, CellCounts
+from .buckets.cellkernel import CellCall, CellCounts, rivals_of
 from .buckets.cellmaker import CellMaker
 from .calibration import k_there
 from .candidates import count
@@ -96,6 +96,10 @@ class CellSearch:
         self._first_stats = plan.stats(n_rows) | {"visited": 0, "buckets": 0}
         self._calls = [CellCall(part.segment, part.hidden, self._counts(part)) for part in self._parts]
         self._count = _count_vectors if self._has_kernel else _count_visits
+        # Segments after the first read those rows alone that are as near as the candidates of those before.
+        self._n_rivals = plan.n_exact if plan.reads_vectors else plan.k
+        if len(self._parts) < 2:
+            self._n_rivals = 0
 
     def _counts(self, part: CellPart) -> CellCounts:
         """Return how many cells and rows of a part the plan takes."""
@@ -143,7 +147,7 @@ class CellSearch:
             return None
         queries = read_only(queries)
         stats, parts = self._stats(), []
-        projected = None
+        rivals, projected = rivals_of(len(queries), self._n_rivals), None
         if len(queries) > 1 and any(call.shares_cells(len(queries), n_threads) for call in self._calls):
             projected = self._project(queries, n_threads)
             if projected is None:
@@ -151,9 +155,9 @@ class CellSearch:
         for part, call in zip(self._parts, self._calls, strict=True):
             if projected is not None:
                 vectors = queries if self._plan.rerank == "exact" else None
-                found = call.of_projections(projected.projections, projected.shifts, vectors, n_threads)
+                found = call.of_projections(projected.projections, projected.shifts, vectors, n_threads, rivals)
             else:
-                found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads)
+                found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads, rivals)
             if found.n_searched < len(queries):
                 return None
             self._count(stats, found.visits)
@@ -185,10 +189,11 @@ class CellSearch:
     def _nearest_projected(self, source: VectorSource, first: int, vectors: VectorRows, n_threads: int) -> SearchResult:
         """Search a batch of queries, beginning with query `first`, after projecting them."""
         plan, stats = self._plan, self._stats()
-        queries = self._encode(source, first, vectors, n_threads)
+        queries, rivals = self._encode(source, first, vectors, n_threads), rivals_of(len(vectors), self._n_rivals)
         find = self._nearest_by_vectors if plan.reads_vectors else self._nearest_by_estimate
         parts = [
-            find(part, call, queries, stats, n_threads) for part, call in zip(self._parts, self._calls, strict=True)
+            find(part, call, queries, rivals, stats, n_threads)
+            for part, call in zip(self._parts, self._calls, strict=True)
         ]
         found = merge_segments(parts, len(vectors), plan.k, np.float32)
         errors = None if plan.rerank == "exact" else self._errors(found, vectors, n_threads)
@@ -201,20 +206,32 @@ class CellSearch:
         return CellQueries(vectors, projections, self._residuals.query_shifts(prepared))
 
     def _nearest_by_estimate(
-        self, part: CellPart, call: CellCall, queries: CellQueries, stats: dict[str, Any], n_threads: int
+        self,
+        part: CellPart,
+        call: CellCall,
+        queries: CellQueries,
+        rivals: Floats,
+        stats: dict[str, Any],
+        n_threads: int,
     ) -> TopK:
         """Find the nearest rows of one segment by estimate."""
-        found = call.of_projections(queries.projections, queries.shifts, n_threads=n_threads)
+        found = call.of_projections(queries.projections, queries.shifts, None, n_threads, rivals)
         self._count(stats, found.visits)
         return TopK.of_keys(EstimateKeys(found.keys), part.segment)
 
     def _nearest_by_vectors(
-        self, part: CellPart, call: CellCall, queries: CellQueries, stats: dict[str, Any], n_threads: int
+        self,
+        part: CellPart,
+        call: CellCall,
+        queries: CellQueries,
+        rivals: Floats,
+        stats: dict[str, Any],
+        n_threads: int,
     ) -> TopK:
         """Find the nearest rows of one segment by the distances of vectors, among the nearest by estimate."""
         segment, kept = part.segment, self._vectors_of(part.segment)
         dense = kept.dense(queries.vectors) if self._has_kernel and self._plan.rerank == "exact" else None
-        found = call.of_projections(queries.projections, queries.shifts, dense, n_threads)
+        found = call.of_projections(queries.projections, queries.shifts, dense, n_threads, rivals)
         self._count(stats, found.visits)
         if self._has_kernel:
             return TopK(found.distances, found.ids)

@@ -23,6 +23,7 @@ _NO_KEPT: NDArray[np.uint8] = np.empty((0, 0), dtype=np.uint8)
 # Stands for queries where there are no vectors to compare them with.
 _NO_QUERIES: Vectors = np.empty((1, 0), dtype=np.float32)
 _NO_KEYS: Keys = np.empty((1, 0), dtype=np.uint64)
+_NO_RIVALS: Floats = np.empty((1, 0), dtype=np.float32)
 
 
 class CellCounts(NamedTuple):
@@ -50,6 +51,8 @@ class CellCounts(NamedTuple):
         Number of results.
     n_own : int
         Rows that are the query itself, and do not count for its reach.
+    are_candidates : bool
+        Whether somebody else reads the vectors of the rows that are found.
     """
 
     n_probes: int
@@ -62,6 +65,7 @@ class CellCounts(NamedTuple):
     width: float = 0.0
     rank: int = 0
     n_own: int = 0
+    are_candidates: bool = False
 
     @property
     def most_found(self) -> int:
@@ -132,7 +136,8 @@ class CellCall:
         cells: ResidualCells = segment.buckets
         codec, directory = cells.codec, cells.directory
         self._n_rows, self._cells, self._n_cells, self._counts = segment.n_rows, cells, cells.n_cells, counts
-        precise = tuning().precise_shares if counts.k else tuning().precise_shares_of_estimates
+        are_candidates = counts.k > 0 or counts.are_candidates
+        precise = tuning().precise_shares if are_candidates else tuning().precise_shares_of_estimates
         share = precise[CELL_BITS.index(codec.bits)]
         least, most = counts.probes(cells.n_cells)
         n_exact = max(most, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
@@ -176,24 +181,31 @@ class CellCall:
         return n >= tuning().least_group_queries and n_visits >= tuning().least_cell_visits * self._n_cells
 
     def of_projections(
-        self, projections: Projections, shifts: Floats, queries: Vectors | None = None, n_threads: int = 1
-    ) -> CellsFound:
-        """Search for queries with these projections; `queries`, as they came, are for exact distances."""
+        self, projections: Projections, shifts: Floats, queries: Vectors | None = None, n_threads: int = 1,
+        rivals: Floats | None = None,
+    ) -> CellsFound:  # fmt: skip
+        """Search for queries with these projections; `queries`, as they came, are for exact distances.
+
+        `rivals` are the smallest estimates of rows in other segments (see `rivals_of`), and get those of this one.
+        """
         found = CellsFound.empty(len(projections), self._counts)
         vectors = _NO_QUERIES if queries is None else queries
+        others = rivals_of(len(projections), 0) if rivals is None else rivals
 
         def search(some: Any, out: CellsFound) -> int:
+            before = others[some]  # a copy, if the queries are not neighbours
             is_sound = kernels.cellsearch.search_projections(
                 projections[some], shifts[some], vectors if queries is None else vectors[some], *self._arguments,
-                out.keys, out.distances, out.ids, out.visits,
+                before, out.keys, out.distances, out.ids, out.visits,
             )  # fmt: skip
+            others[some] = before
             return len(out.ids) if is_sound else -1
 
         def search_group(some: slice, out: CellsFound) -> int:
             is_short = np.empty(len(out.ids), dtype=np.bool_)
             is_sound = kernels.cellgroups.search_group(
                 projections[some], shifts[some], vectors if queries is None else vectors[some], *self._arguments,
-                out.keys, out.distances, out.ids, out.visits, is_short,
+                others[some], out.keys, out.distances, out.ids, out.visits, is_short,
             )  # fmt: skip
             if not is_sound:
                 return -1
@@ -212,18 +224,19 @@ class CellCall:
 
     def arguments_of_one(self, longest: float, transform: tuple[Any, ...]) -> tuple[Any, ...]:
         """Return what `cellsearch.search_vectors` takes between one query and the arrays of its results."""
-        return longest, *transform, *self._arguments, _NO_KEYS
+        return longest, *transform, *self._arguments, _NO_RIVALS, _NO_KEYS
 
     def of_vectors(
-        self, queries: Vectors, longest: float, transform: tuple[Any, ...], n_threads: int = 1
+        self, queries: Vectors, longest: float, transform: tuple[Any, ...], n_threads: int, rivals: Floats
     ) -> CellsFound:
         """Search for dense queries; `transform` is what the kernel knows of the encoder."""
         found = CellsFound.empty(len(queries), self._counts)
 
         def search(some: slice, out: CellsFound) -> int:
             n: int = kernels.cellsearch.search_vectors(
-                queries[some], longest, *transform, *self._arguments, out.keys, out.distances, out.ids, out.visits
-            )
+                queries[some], longest, *transform, *self._arguments, rivals[some], out.keys, out.distances, out.ids,
+                out.visits,
+            )  # fmt: skip
             return n
 
         return self._on_threads(search, found, n_threads)
@@ -256,6 +269,11 @@ class CellCall:
                 what += ", and kept vectors must have finite numbers and centres of the index"
             raise CorruptIndexFileError(what)
         return n_searched
+
+
+def rivals_of(n_queries: int, n: int) -> Floats:
+    """Return the `n` smallest estimates of queries before any segment was searched."""
+    return np.full((n_queries, n), np.finfo(np.float32).max, dtype=np.float32)
 
 
 def _in_task(n_queries: int, n_threads: int, most: int) -> int:
