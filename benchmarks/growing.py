@@ -134,15 +134,22 @@ class Growing(ABC):
 
 
 class Cells(Growing):
-    """CBEIndex with cells and float32 vectors."""
+    """CBEIndex with cells and float32 vectors. Kernels are compiled before the first row is added."""
 
     vectors: ClassVar[str | None] = "float32"
+    buckets: ClassVar[str] = "cells"
     is_readable_while_adding = True
 
     def start(self, sample: Vectors) -> None:
         from cbeindex import CBEIndex
 
-        self.index = CBEIndex(self.dim, metric="l2", vectors=self.vectors, buckets="cells")
+        warm, self.index = (
+            CBEIndex(self.dim, metric="l2", vectors=self.vectors, buckets=self.buckets) for _ in range(2)
+        )  # fmt: skip
+        for _ in range(2):  # joins segments
+            warm.add(sample, n_threads=self.n_threads)
+        for queries in (self.queries, self.queries[:1]):
+            warm.search(queries, N_TRUE, n_probes=self.settings[2], n_threads=1)
 
     def put(self, rows: Vectors) -> None:
         self.index.add(rows, n_threads=self.n_threads)
@@ -160,10 +167,7 @@ class CellsOfCodes(Cells):
 class Clusters(Cells):
     """CBEIndex with clusters of Hamming codes and float32 vectors."""
 
-    def start(self, sample: Vectors) -> None:
-        from cbeindex import CBEIndex
-
-        self.index = CBEIndex(self.dim, metric="l2", vectors="float32", buckets="clusters")
+    buckets = "clusters"
 
 
 class FaissLists(Growing):

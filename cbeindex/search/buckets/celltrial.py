@@ -1,9 +1,14 @@
-"""Searches of cells for sampled queries: what a number of probes finds."""
+"""Searches of cells for sampled queries: what a number of probes finds.
+
+One search of all cells tells what any number of probes finds: of the nearest rows by estimate, those in the cells that
+are visited. Only rows with copies, which are found in one of two cells, are searched for with each number of probes.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,6 +27,32 @@ from .residualcells import ResidualCells
 from .trials import BucketTrial, Sample, kept_of
 
 
+class _InCells(NamedTuple):
+    """The nearest rows of queries by estimate, among all rows, and where they are; all of shape (n_queries, n).
+
+    Attributes
+    ----------
+    rows : int64 array
+        -1 behind them.
+    estimates : float32 array
+        Infinity behind them.
+    places : int32 array
+        Place of the cell of a row in the order in which the query visits cells.
+    gaps : float64 array
+        How much farther that cell is than the nearest one.
+    """
+
+    rows: Rows
+    estimates: Floats
+    places: NDArray[np.int32]
+    gaps: NDArray[np.float64]
+
+    def first(self, n_queries: int, n: int) -> _InCells:
+        """Return the nearest `n` rows of the first queries."""
+        some = slice(n_queries), slice(n)
+        return _InCells(self.rows[some], self.estimates[some], self.places[some], self.gaps[some])
+
+
 class CellTrial(BucketTrial):
     """Searches of the cells of a segment."""
 
@@ -31,6 +62,7 @@ class CellTrial(BucketTrial):
         self._in_order = replace(segment, ranks=np.arange(segment.n_rows, dtype=np.int32))  # keys are those of rows
         self._projections, self._shifts = self._projected()
         self.most_effort = self._cells.n_cells
+        self._in_all: list[_InCells] = []
 
     def _projected(self) -> tuple[Projections, Floats]:
         """Return projections of the queries, and what they add to distances whatever the centre."""
@@ -50,13 +82,48 @@ class CellTrial(BucketTrial):
 
     def _find(self, effort: int, n: int, n_queries: int) -> Found:
         n_probes = min(effort, self._cells.n_cells)
-        # As searches do that read vectors.
-        with_copies = "vectors" in self._segment.columns and n_probes < self._cells.n_cells
-        n_found = min(n, self._segment.n_rows)
-        counts = CellCounts(n_probes, n_found, 0, with_copies=with_copies, reach=self.reach(effort), n_own=self._n_own)
+        reads_vectors = "vectors" in self._segment.columns
+        counts = CellCounts(
+            n_probes, min(n, self._segment.n_rows), 0, with_copies=reads_vectors and n_probes < self._cells.n_cells,
+            reach=self.reach(effort), n_own=self._n_own, are_candidates=reads_vectors,
+        )  # fmt: skip
         keys = self._keys(counts, n_queries)
         rows = np.where(keys.is_missing(), -1, keys.ranks())
-        return Found(rows, keys.distances() if self.is_graded else None)
+        return Found(rows, keys.distances())
+
+    def candidates(self, effort: int, n: int, n_queries: int) -> Found:
+        """Return the nearest `n` rows by estimate that the first queries find with an effort.
+
+        Rows are missing that are not among the nearest of all cells: they are none of the nearest rows, as long as
+        `deepest` estimates hold these.
+        """
+        n_cells = self._cells.n_cells
+        if effort < n_cells and len(self._cells.copies.records):
+            return super().candidates(effort, n, n_queries)
+        found = self._in_all_cells(n, n_queries)
+        if effort >= n_cells:
+            return Found(found.rows, found.estimates if self.is_graded else None)
+        reach = self.reach(effort)
+        least, most = probes_in_reach(effort, n_cells) if reach > 0 else (effort, effort)
+        rows, estimates = np.empty_like(found.rows), np.empty_like(found.estimates)
+        kernels.counting.keep_visited(*found, least, most, reach, tuning().reach_rank, rows, estimates)
+        return Found(rows, estimates if self.is_graded else None)
+
+    def _in_all_cells(self, n: int, n_queries: int) -> _InCells:
+        """Return the nearest `n` of all rows by estimate, for the first queries."""
+        for known in self._in_all:
+            if len(known.rows) >= n_queries and known.rows.shape[1] >= n:
+                break
+        else:
+            found = super().candidates(self.most_effort, max(n, tuning().most_calibrated_depth), n_queries)
+            cells = np.where(found.rows >= 0, self._cell_of_row[found.rows], 0)
+            gaps, places = self._order
+            gaps = np.take_along_axis(gaps[:n_queries], cells, axis=1)
+            places = np.take_along_axis(places[:n_queries], cells, axis=1)
+            assert found.estimates is not None
+            known = _InCells(found.rows, found.estimates, places, gaps)
+            self._in_all.append(known)
+        return known.first(n_queries, n)
 
     def _keys(self, counts: CellCounts, n_queries: int) -> EstimateKeys:
         """Return the keys of the nearest rows by estimate that the first queries find."""
@@ -122,9 +189,8 @@ class CellTrial(BucketTrial):
     @cached_property
     def _ratios(self) -> NDArray[np.float64]:
         """The gaps of cells over the distance that makes out whether they are in reach, ascending, of some queries."""
-        n_queries, rank = min(self.n_queries, tuning().graded_queries), tuning().reach_rank + self._n_own
-        counts = CellCounts(self._cells.n_cells, min(rank, self._segment.n_rows), 0)
-        squares = self._keys(counts, n_queries).distances()[:, -1]
+        n_queries = min(self.n_queries, tuning().graded_queries)
+        squares = self._in_all_cells(tuning().reach_rank, n_queries).estimates[:, -1]
         largest = float(squares[np.isfinite(squares)].max(initial=0))  # of queries that find as many rows
         distances = np.sqrt(np.maximum(squares, max(1e-6 * largest, 1e-30)))[:, np.newaxis]
         ratios: NDArray[np.float64] = np.sort(self.gaps(n_queries) / distances, axis=1)
@@ -145,17 +211,29 @@ class CellTrial(BucketTrial):
         """Return the rows that are not removed."""
         return np.flatnonzero(~self._hidden) if self._hidden.size else np.arange(self._segment.n_rows)
 
-    def cells_of(self, rows: Rows) -> Rows:
+    def cells_of(self, rows: Rows) -> NDArray[np.int32]:
         """Return the cells of some rows."""
-        return self._cells.cells_of(rows)
+        return self._cell_of_row[rows]
+
+    @cached_property
+    def _cell_of_row(self) -> NDArray[np.int32]:
+        return np.repeat(np.arange(self._cells.n_cells, dtype=np.int32), np.diff(self._cells.offsets))
 
     def gaps(self, n_queries: int) -> NDArray[np.float64]:
         """Return how much farther each cell is than the nearest one, for the first queries, (n_queries, n_cells)."""
+        return self._order[0][:n_queries]
+
+    @cached_property
+    def _order(self) -> tuple[NDArray[np.float64], NDArray[np.int32]]:
+        """Gaps of all cells for all queries, and the places of cells in the order in which queries visit them."""
         cells, directory = self._cells, self._cells.directory
-        products = self._projections[:n_queries, : cells.centroids.shape[1]] @ cells.centroids.T
+        products = self._projections[:, : cells.centroids.shape[1]] @ cells.centroids.T
         distances = directory.bases.astype(np.float64) - directory.weight * products.astype(np.float64)
         gaps: NDArray[np.float64] = distances - distances.min(axis=1, keepdims=True)
-        return gaps
+        places = np.empty(gaps.shape, dtype=np.int32)
+        numbers = np.broadcast_to(np.arange(gaps.shape[1], dtype=np.int32), gaps.shape)
+        np.put_along_axis(places, np.argsort(gaps, axis=1, kind="stable"), numbers, axis=1)
+        return gaps, places
 
     def share_of_rows(self, gaps: NDArray[np.float64], gap: float) -> float:
         """Return the share of the rows in the cells within a gap, on average over queries."""

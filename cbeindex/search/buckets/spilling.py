@@ -101,18 +101,8 @@ def make_copies(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, cel
 
 def second_cells(points: Floats, own: Rows, centroids: Floats, choice: Rows) -> Rows:
     """Return the second cell of each point, other than its own, by SOAR's loss, from the cells in `choice`."""
-    apart = points - centroids[own]
-    apart /= np.maximum(np.sqrt(squares(apart)), 1e-30)[:, np.newaxis].astype(np.float32)
-    some = centroids[choice]
-    along = apart @ some.T
-    along -= np.einsum("ij,ij->i", apart, points)[:, np.newaxis]
-    along *= along
-    along *= np.float32(tuning().spill_lambda)
-    loss = points @ (-2 * some.T)
-    loss += squares(some).astype(np.float32)
-    loss += along
-    loss[choice == own[:, np.newaxis]] = np.inf
-    chosen: Rows = choice[loss.argmin(axis=1)]
+    chosen: Rows = np.empty(len(own), dtype=np.int64)
+    kernels.dividing.choose_second(points, own, centroids, choice, tuning().spill_lambda, chosen)
     return chosen
 
 
