@@ -262,6 +262,30 @@ def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(
     assert n_queries(pilot_queries=8, calibration_reads=1) == 8
 
 
+def near_duplicates(n_points, n_copies, seed=0):
+    """Points far from each other, each of them many times with a hundredth of noise, in random order."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((n_points, DIM))
+    copies = np.repeat(points, n_copies, axis=0) + 0.01 * rng.standard_normal((n_points * n_copies, DIM))
+    return rng.permutation(copies).astype(np.float32)
+
+
+def test_walks_where_rows_are_hidden_go_on_until_they_meet_visible_ones():
+    vectors = near_duplicates(250, 10)
+    index = CBEIndex(DIM, metric="l2", vectors="float32", buckets="graph")
+    index.add(vectors[:2_400])
+    side = np.argsort(vectors[:2_400, 0], kind="stable")
+    allowed, queries = np.sort(side[:1_200]), vectors[2_400:]
+    truth = vector_oracles.nearest("l2", queries, vectors[allowed], allowed, 1)[1]
+
+    def shares(**changes):
+        with tuned(clumped_share=0.0, **changes):  # as if the filter did not look like one of near rows
+            return shares_of(index.search(queries, 1, recall=0.95, allow=allowed).ids, truth)
+
+    assert shares().mean() >= 0.94 - 3 * shares().std() / 10
+    assert shares(met_part=0.0).mean() < 0.9
+
+
 @pytest.mark.parametrize("kind", ["cells", "graph"])
 def test_calibrations_do_not_depend_on_threads(kind):
     described = []

@@ -415,6 +415,11 @@ class Tuning:
     # hidden; GloVe 0.5 to 0.9.
     depleted_density: float = 0.1
     depleted_share_found: float = 0.4
+    # A walk among vertices some of which are hidden must meet this part of the visible ones that a walk of its length
+    # meets on average, or it is repeated with a wider beam: the query is where rows are hidden. 1 of 1, asked for 0.95,
+    # among the half of the rows of SIFT that are far from one of them: 0.90 without. Clouds of near duplicates, a tenth
+    # of the rows: 0.44 without, 1.00 so.
+    met_part: float = 0.5
     # Nanoseconds for each row and byte of a code that is scanned, for each vector and byte that is read, and for each
     # step and byte of a walk; microseconds of a query beside them. From searches of Fashion and GloVe on one core.
     scan_row_ns: float = 2.0
