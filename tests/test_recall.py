@@ -245,7 +245,7 @@ def test_vectors_that_are_read_after_the_kernel_are_the_same(metric):
 def test_estimates_alone_are_searched_for_the_share_that_is_asked_for(vectors):
     """As a share of what they can find, however large that is."""
     index = an_index("cells" if vectors is None else "graph", 2_000, vectors=vectors)
-    most = 1.0 if vectors else index.explain(some_vectors(5), 10, mode="scan").expected_recall
+    most = index.explain(some_vectors(5), 10, mode="scan").expected_recall
     for recall in (0.9, 0.96, 0.99):
         assert index.explain(some_vectors(5), 10, recall=recall).expected_recall >= recall * most
 
@@ -270,6 +270,23 @@ def near_duplicates(n_points, n_copies, seed=0):
     return rng.permutation(copies).astype(np.float32)
 
 
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_levels_that_do_not_tell_near_duplicates_apart_promise_what_they_deliver(kind):
+    vectors, n = near_duplicates(200, 10), 1_800
+    index = CBEIndex(DIM, metric="l2", vectors="int8", buckets=kind)
+    index.add(vectors[:n])
+    truth = vector_oracles.nearest("l2", vectors[n:], vectors[:n], np.arange(n), 1)[1]
+    for recall in (0.8, 0.99):
+        found = index.search(vectors[n:], 1, recall=recall)
+        shares, expected = shares_of(found.ids, truth), found.stats["expected_recall"]
+        assert expected < 0.97
+        # Three standard errors of 200 queries.
+        assert abs(shares.mean() - expected) < 0.02 + 3 * shares.std() / np.sqrt(len(shares))
+    exact = CBEIndex(DIM, metric="l2", vectors="float32", buckets=kind)
+    exact.add(vectors[:n])
+    check_promise(exact, vectors[:n], np.arange(n), vectors[n:], k=1)
+
+
 def test_walks_where_rows_are_hidden_go_on_until_they_meet_visible_ones():
     vectors = near_duplicates(250, 10)
     index = CBEIndex(DIM, metric="l2", vectors="float32", buckets="graph")
@@ -284,6 +301,18 @@ def test_walks_where_rows_are_hidden_go_on_until_they_meet_visible_ones():
 
     assert shares().mean() >= 0.94 - 3 * shares().std() / 10
     assert shares(met_part=0.0).mean() < 0.9
+
+
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_few_allowed_rows_and_small_segments_have_many_candidates(kind):
+    index, queries = an_index(kind, 2_000), some_vectors(2_100)[2_000:]
+    allowed = np.arange(0, 2_000, 40)
+    for k, least in ((1, 16), (4, 32)):
+        assert index.explain(queries, k, allow=allowed).n_candidates >= least
+    small = CBEIndex(DIM, vectors="float32", buckets=kind)
+    small.fit(some_vectors(1_000))
+    small.add(some_vectors(20))
+    assert small.explain(queries, 2).n_candidates >= 16
 
 
 @pytest.mark.parametrize("kind", ["cells", "graph"])

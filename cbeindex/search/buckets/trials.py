@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Mask, Rows
+from ..._core.typing import Floats, Mask, Rows
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
@@ -137,10 +138,49 @@ class BucketTrial(ABC):
     def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
         assert self.sample.vectors is not None
+        rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
         candidates = Candidates(
             np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
         )
         return exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
+
+    # --- distances with errors ---
+
+    def agreements(self, n_nearest: Sequence[int]) -> list[float]:
+        """Return for numbers of results which share of the true nearest rows is nearest by the distances of results.
+
+        It is 1 unless these come from levels. Then the true distances are drawn: levels err about them as they do about
+        levels. Larger numbers than half of the rows that are known have the share of the last smaller one.
+        """
+        known = self._with_errors(min(self.n_queries, tuning().graded_queries))
+        if known is None:
+            return [1.0] * len(n_nearest)
+        distances, errors = known
+        is_there = np.isfinite(distances)
+        noise = np.random.default_rng(self._segment.n_rows).standard_normal(distances.shape)
+        drawn = np.where(is_there, distances + np.where(is_there, errors, 0) * noise, np.inf)
+        order, shares = np.argsort(drawn, axis=1, kind="stable"), [1.0]
+        for k in n_nearest:
+            n_wanted = np.count_nonzero(is_there[:, :k])
+            is_known = 2 * k <= distances.shape[1] and n_wanted > 0
+            n_agreed = np.count_nonzero((order[:, :k] < k) & is_there[:, :k])
+            shares.append(n_agreed / n_wanted if is_known else shares[-1])
+        return shares[1:]
+
+    def _with_errors(self, n_queries: int) -> tuple[Floats, Floats] | None:
+        """Return the distances of the first queries to their nearest rows, ascending, and their standard errors.
+
+        Returns None if the distances of results are exact, or if estimates are the results.
+        """
+        kept, codec = kept_of(self.sample.codec, self._segment), self.sample.codec.rows_of_levels
+        if kept is None or codec is None or self.sample.vectors is None:
+            return None
+        rows = self.truth(tuning().most_sampled_results, n_queries)
+        near = self._nearest(kept, rows, rows.shape[1])
+        prepared = self.sample.codec.metric.prepare(self.sample.vectors[: len(rows)])
+        column = self._segment.columns["vectors"][np.maximum(near.ids, 0).ravel()]
+        distances = np.where(near.ids >= 0, near.distances, 0)
+        return near.distances, codec.errors(codec.project_queries(prepared, n_cores()), distances, column)
 
     def far(self) -> float:
         """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known."""
