@@ -262,6 +262,22 @@ def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(
     assert n_queries(pilot_queries=8, calibration_reads=1) == 8
 
 
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+@pytest.mark.parametrize("vectors", ["int8", "float32"])
+def test_products_find_the_rows_that_reading_all_of_them_finds(metric, vectors):
+    def calibration(**changes):
+        few = {"true_rows_of_k": 1, "least_true_rows": 1, "deep_share": -1.0, "most_calibrated_depth": 1}
+        with tuned(calibration_reads=2**40, calibration_products=2**40, **few, **changes):
+            index = CBEIndex(DIM, metric=metric, vectors=vectors, buckets="cells")
+            index.add(some_vectors(1_000))
+            index.remove(np.arange(0, 1_000, 7))
+            index.compact()
+        (buckets,) = buckets_of(index)
+        return buckets.describe()["calibration"]
+
+    assert calibration(products_of_read=2**40) == calibration(products_of_read=0)
+
+
 def near_duplicates(n_points, n_copies, seed=0):
     """Points far from each other, each of them many times with a hundredth of noise, in random order."""
     rng = np.random.default_rng(seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from ..._core.typing import Floats, Mask, Rows
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
+from ...distances.metrics import squares
 from ...store.segment import NOT_HIDDEN, Segment
 from .. import exact
 from ..measuring import Found
@@ -104,7 +105,8 @@ class BucketTrial(ABC):
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
 
         Estimates of all rows choose the rows whose vectors are read. A few queries tell how many it takes: the deeper
-        half must hold hardly any of the nearest. Where it takes many, there are fewer queries than were asked for.
+        half must hold hardly any of the nearest. Where it takes many, products of all vectors choose them instead, and
+        there are fewer queries than were asked for.
         """
         if self.sample.truth is not None:
             return self.sample.truth[:n_queries, :k]
@@ -114,11 +116,18 @@ class BucketTrial(ABC):
         if kept is None:
             return self.candidates(self.most_effort, k, n_queries).rows
         n, n_first = max(limits.true_rows_of_k * k, limits.least_true_rows), min(n_queries, limits.pilot_queries)
-        while not self._reaches(kept, n, k, n_first):
+        is_dense, n_rows = isinstance(self.sample.vectors, np.ndarray), self._segment.n_rows
+        by_products = False
+        while not by_products and not self._reaches(kept, n, k, n_first):
             n *= 2
+            by_products = is_dense and n * limits.products_of_read > n_rows
         self.deepest = max(self.deepest, n // 2)
-        n_taken = max(n_first, min(n_queries, limits.calibration_reads // n))
-        near = self._nearest(kept, self._best(n, n_taken), k)
+        n_most = limits.calibration_reads // n
+        if by_products:
+            n_most = min(limits.calibration_products // (n_rows * kept.dim), limits.calibration_pairs // n_rows)
+        n_taken = max(n_first, min(n_queries, n_most))
+        rows = self._best_by_products(kept, k, n_taken) if by_products else self._best(n, n_taken)
+        near = self._nearest(kept, rows, k)
         if n_queries == self.n_queries:
             self._near = near
         return near.ids
@@ -134,6 +143,25 @@ class BucketTrial(ABC):
     def _best(self, n: int, n_queries: int) -> Rows:
         """Return the best `n` of all rows by estimate."""
         return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries).rows
+
+    def _best_by_products(self, kept: KeptVectors, k: int, n_queries: int) -> Rows:
+        """Return twice the best `k` of all rows by products of vectors, in any order, -1 for missing ones."""
+        assert self.sample.vectors is not None
+        metric, n_rows = self.sample.codec.metric, self._segment.n_rows
+        queries: Any = metric.prepare(self.sample.vectors[:n_queries])
+        apart = np.empty((n_queries, n_rows), dtype=np.float32)
+        step = max(1, tuning().decode_step_values // kept.dim)
+        for start in range(0, n_rows, step):
+            block: Any = metric.prepare(kept.read(np.arange(start, min(start + step, n_rows))))
+            squared = 0 if metric.name == "ip" else squares(block).astype(np.float32)
+            apart[:, start : start + step] = squared - (1 if metric.name == "ip" else 2) * (queries @ block.T)
+        if self._hidden.size:
+            apart[:, self._hidden] = np.inf
+        if self.sample.rows is not None:
+            apart[np.arange(n_queries), self.sample.rows[:n_queries]] = np.inf
+        n = min(2 * k, n_rows)
+        best = np.argpartition(apart, n - 1, axis=1)[:, :n]
+        return np.where(np.isfinite(np.take_along_axis(apart, best, axis=1)), best, -1)
 
     def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
