@@ -97,7 +97,8 @@ def test_descriptions_round_trip():
         {"shares": [[["a"] * len(DEPTHS)] * 5] * 2}, {"n_nearest": [True, 10]},
         {"reaches": [1.0]}, {"reaches": [1.0, 2.0, -3.0, 4.0, 5.0]}, {"reaches": ["a"] * 5}, {"reaches": [1e39] * 5},
         {"widths": [[1.0] * len(DEPTHS)]}, {"widths": [[1.0], [1.0]]}, {"widths": [[-1.0] * len(DEPTHS)] * 2},
-        {"widths": None}, {"reaches": None},
+        {"widths": None}, {"reaches": None}, {"agreements": None}, {"agreements": [1.0]}, {"agreements": [1.0, 1.5]},
+        {"agreements": [-0.1, 1.0]}, {"agreements": ["a", 1.0]}, {"agreements": [float("nan"), 1.0]},
         {"far": "near"}, {"far": float("nan")}, {"far": 1e39}, {"far": float("inf")}, {"far": 10**400},
     ],
 )  # fmt: skip
@@ -133,6 +134,9 @@ class LineTrial:
     def reach(self, effort):
         return 0.5 * effort
 
+    def agreements(self, n_nearest):
+        return [0.75] * len(n_nearest)
+
     def candidates(self, effort, n, n_queries):
         rows = np.full((n_queries, n), -1)
         n_found = min(n, effort + np.arange(n_queries).max() % 2)
@@ -161,6 +165,7 @@ def test_measured_shares_are_those_of_the_trial():
     assert measured.far == 3.5
     assert measured.reaches == tuple(0.5 * effort for effort in measured.efforts)
     assert not len(measured.widths)
+    assert measured.agreements == (0.75, 0.75)
     assert measure(trial, 3) is None
 
 
@@ -192,4 +197,12 @@ def test_reaches_and_widths_are_interpolated():
     assert 2 < calibration.width(3, 2.0) < 3
     assert calibration.width(10, DEPTHS[-1]) == calibration.width(10, 10**6) == 0  # not known
     assert a_calibration().width(10, 2.0) == a_calibration().reach(4) == 0
+    assert Calibration.checked(calibration.describe()).describe() == calibration.describe()
+
+
+def test_agreements_are_interpolated_and_stored():
+    calibration = replace(a_calibration(), agreements=(0.5, 0.9))
+    assert [calibration.agreement(k) for k in (1, 10, 100)] == [0.5, 0.9, 0.9]
+    assert 0.5 < calibration.agreement(3) < 0.9
+    assert a_calibration().agreement(3) == 1
     assert Calibration.checked(calibration.describe()).describe() == calibration.describe()

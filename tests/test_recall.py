@@ -245,7 +245,7 @@ def test_vectors_that_are_read_after_the_kernel_are_the_same(metric):
 def test_estimates_alone_are_searched_for_the_share_that_is_asked_for(vectors):
     """As a share of what they can find, however large that is."""
     index = an_index("cells" if vectors is None else "graph", 2_000, vectors=vectors)
-    most = 1.0 if vectors else index.explain(some_vectors(5), 10, mode="scan").expected_recall
+    most = index.explain(some_vectors(5), 10, mode="scan").expected_recall
     for recall in (0.9, 0.96, 0.99):
         assert index.explain(some_vectors(5), 10, recall=recall).expected_recall >= recall * most
 
@@ -260,6 +260,75 @@ def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(
     assert n_queries(pilot_queries=8) == 300
     assert 8 < n_queries(pilot_queries=8, calibration_reads=20_000) < 300
     assert n_queries(pilot_queries=8, calibration_reads=1) == 8
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+@pytest.mark.parametrize("vectors", ["int8", "float32"])
+def test_products_find_the_rows_that_reading_all_of_them_finds(metric, vectors):
+    def calibration(**changes):
+        few = {"true_rows_of_k": 1, "least_true_rows": 1, "deep_share": -1.0, "most_calibrated_depth": 1}
+        with tuned(calibration_reads=2**40, calibration_products=2**40, **few, **changes):
+            index = CBEIndex(DIM, metric=metric, vectors=vectors, buckets="cells")
+            index.add(some_vectors(1_000))
+            index.remove(np.arange(0, 1_000, 7))
+            index.compact()
+        (buckets,) = buckets_of(index)
+        return buckets.describe()["calibration"]
+
+    assert calibration(products_of_read=2**40) == calibration(products_of_read=0)
+
+
+def near_duplicates(n_points, n_copies, seed=0):
+    """Points far from each other, each of them many times with a hundredth of noise, in random order."""
+    rng = np.random.default_rng(seed)
+    points = rng.standard_normal((n_points, DIM))
+    copies = np.repeat(points, n_copies, axis=0) + 0.01 * rng.standard_normal((n_points * n_copies, DIM))
+    return rng.permutation(copies).astype(np.float32)
+
+
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_levels_that_do_not_tell_near_duplicates_apart_promise_what_they_deliver(kind):
+    vectors, n = near_duplicates(200, 10), 1_800
+    index = CBEIndex(DIM, metric="l2", vectors="int8", buckets=kind)
+    index.add(vectors[:n])
+    truth = vector_oracles.nearest("l2", vectors[n:], vectors[:n], np.arange(n), 1)[1]
+    for recall in (0.8, 0.99):
+        found = index.search(vectors[n:], 1, recall=recall)
+        shares, expected = shares_of(found.ids, truth), found.stats["expected_recall"]
+        assert expected < 0.97
+        # Three standard errors of 200 queries.
+        assert abs(shares.mean() - expected) < 0.02 + 3 * shares.std() / np.sqrt(len(shares))
+    exact = CBEIndex(DIM, metric="l2", vectors="float32", buckets=kind)
+    exact.add(vectors[:n])
+    check_promise(exact, vectors[:n], np.arange(n), vectors[n:], k=1)
+
+
+def test_walks_where_rows_are_hidden_go_on_until_they_meet_visible_ones():
+    vectors = near_duplicates(250, 10)
+    index = CBEIndex(DIM, metric="l2", vectors="float32", buckets="graph")
+    index.add(vectors[:2_400])
+    side = np.argsort(vectors[:2_400, 0], kind="stable")
+    allowed, queries = np.sort(side[:1_200]), vectors[2_400:]
+    truth = vector_oracles.nearest("l2", queries, vectors[allowed], allowed, 1)[1]
+
+    def shares(**changes):
+        with tuned(clumped_share=0.0, **changes):  # as if the filter did not look like one of near rows
+            return shares_of(index.search(queries, 1, recall=0.95, allow=allowed).ids, truth)
+
+    assert shares().mean() >= 0.94 - 3 * shares().std() / 10
+    assert shares(met_part=0.0).mean() < 0.9
+
+
+@pytest.mark.parametrize("kind", ["cells", "graph"])
+def test_few_allowed_rows_and_small_segments_have_many_candidates(kind):
+    index, queries = an_index(kind, 2_000), some_vectors(2_100)[2_000:]
+    allowed = np.arange(0, 2_000, 40)
+    for k, least in ((1, 16), (4, 32)):
+        assert index.explain(queries, k, allow=allowed).n_candidates >= least
+    small = CBEIndex(DIM, vectors="float32", buckets=kind)
+    small.fit(some_vectors(1_000))
+    small.add(some_vectors(20))
+    assert small.explain(queries, 2).n_candidates >= 16
 
 
 @pytest.mark.parametrize("kind", ["cells", "graph"])

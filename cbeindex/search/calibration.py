@@ -74,6 +74,10 @@ class Calibration:
         empty if all do with any effort.
     widths : float64 array of shape (n_nearest, depths)
         The distance of the last candidate over that of the last result, both by estimate, 0 where it is not known.
+    agreements : tuple of float
+        For each number of results, the share of the true nearest rows that are nearest by the distances of results, if
+        these come from kept vectors of 4 or 8 bits; empty if they are exact. Shares are of rows nearest by distances of
+        results.
     """
 
     n_nearest: tuple[int, ...]
@@ -84,6 +88,7 @@ class Calibration:
     far: float = math.inf
     reaches: tuple[float, ...] = ()
     widths: NDArray[np.float64] = field(default_factory=lambda: np.zeros((0, len(DEPTHS))))
+    agreements: tuple[float, ...] = ()
     _tables: dict[int, tuple[NDArray[np.float64], NDArray[np.float64]]] = field(
         default_factory=dict, init=False, repr=False, compare=False
     )
@@ -182,6 +187,10 @@ class Calibration:
             return 0.0
         return float(np.interp(depth, DEPTHS, widths))
 
+    def agreement(self, k: int) -> float:
+        """Return the share of the true `k` nearest rows that are nearest by the distances of results."""
+        return float(np.interp(math.log(k), np.log(self.n_nearest), self.agreements)) if self.agreements else 1.0
+
     @staticmethod
     def depth_of(k: int, n_candidates: float) -> int:
         """Return the largest place in `DEPTHS` that this many candidates reach."""
@@ -199,6 +208,7 @@ class Calibration:
             "far": self.far if math.isfinite(self.far) else None,
             **({"reaches": list(self.reaches)} if self.reaches else {}),
             **({"widths": self.widths.tolist()} if len(self.widths) else {}),
+            **({"agreements": list(self.agreements)} if self.agreements else {}),
             "shares": np.round(_UNITS * self.shares).astype(np.int64).tolist(),
         }
 
@@ -229,10 +239,14 @@ class Calibration:
         reaches = tuple(as_real(value, "a reach") for value in listed)
         if any(not 0 <= reach <= _LARGEST for reach in reaches):
             raise ValueError("reaches of a calibration must be float32 from 0 on")
+        agreed = _items(described["agreements"], "agreements", len(n_nearest)) if "agreements" in described else []
+        agreements = tuple(as_real(value, "an agreement") for value in agreed)
+        if any(not 0 <= share <= 1 for share in agreements):
+            raise ValueError("agreements of a calibration must be from 0 to 1")
         rising = np.maximum.accumulate(np.maximum.accumulate(shares, axis=1), axis=2)
         spread = tuple(s / _UNITS for s in spreads)
         widths = _widths(described, len(n_nearest))
-        return cls(n_nearest, n_queries, spread, efforts, rising / _UNITS, far, reaches, widths)
+        return cls(n_nearest, n_queries, spread, efforts, rising / _UNITS, far, reaches, widths, agreements)
 
 
 def k_there(k: int, n_visible: int, n_rows: int) -> int:

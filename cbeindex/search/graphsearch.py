@@ -100,7 +100,10 @@ class GraphSearch:
             beam, widest = segment.buckets.walked_beam(part.effort), segment.buckets.widest_beam
         reads = plan.rerank == "exact" and self._by_kernel
         k = plan.k if self._by_kernel else n_found
-        counts = GraphCounts(beam, widest, n_found, min(plan.k, n_visible, n_found), k)
+        n_wanted = min(plan.k, n_visible, n_found)
+        if beam and n_visible < segment.n_rows:
+            n_wanted = max(n_wanted, int(tuning().met_part * beam * n_visible / segment.n_rows))
+        counts = GraphCounts(beam, widest, n_found, n_wanted, k)
         vectors = None
         if reads:
             vectors = segment.columns["vectors"]

@@ -64,6 +64,9 @@ class Trial(Protocol):
     def reach(self, effort: int) -> float:
         """Return the reach of queries that take an effort on average, 0 if all take the same."""
 
+    def agreements(self, n_nearest: Sequence[int]) -> list[float]:
+        """Return for numbers of results which share of the true nearest rows is nearest by the distances of results."""
+
     def candidates(self, effort: int, n: int, n_queries: int) -> Found:
         """Return the nearest `n` rows by estimate that the first queries find with an effort."""
 
@@ -105,9 +108,10 @@ def measure(trial: Trial, n_rows: int, n_nearest: Sequence[int] = N_NEAREST) -> 
     spreads = tuple(spread for group in groups for spread in group.spreads())
     reaches = tuple(trial.reach(effort) for effort in efforts)
     widths = np.concatenate([group.widths for group in groups])
+    agreements = trial.agreements(classes)
     return Calibration(
         classes, sizes, spreads, tuple(efforts), rising, trial.far(), reaches if any(reaches) else (),
-        widths if widths.any() else widths[:0],
+        widths if widths.any() else widths[:0], tuple(agreements) if min(agreements) < 1 else (),
     )  # fmt: skip
 
 

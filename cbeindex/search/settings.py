@@ -71,6 +71,7 @@ def expected_share(selections: Sequence[Selection], k: int, n_candidates: int | 
             return None
         if effort is not None and part.selection.rows is None and effort < part.buckets.most_effort:
             share = part.calibration.share(part.k, effort, depth, part.buckets.most_effort)
+        share *= part.calibration.agreement(part.n_results)
         found, n_visible = found + part.n_visible * share, n_visible + part.n_visible
     return found / n_visible if n_visible else 1.0
 
@@ -123,10 +124,23 @@ class _Part(NamedTuple):
 
     def setting(self, share: float, depth: int, by_estimates: bool) -> Setting:
         """Return the setting of least effort."""
-        calibration, buckets = self.calibration, self.buckets
+        calibration = self.calibration
         if calibration is None:  # few rows: all of them are estimated, and many of them are candidates
-            is_deep = DEPTHS[depth] * self.k >= min(self.n_visible, tuning().least_scan_candidates)
+            is_deep = DEPTHS[depth] * self.n_results >= min(self.n_visible, _candidates_of_scan(self.n_results))
             return Setting(None, 1.0, is_enough=is_deep)
+        found = self._setting(calibration, self._wanted(share), depth, by_estimates)
+        return replace(found, share=calibration.agreement(self.n_results) * found.share)
+
+    def _wanted(self, share: float) -> float:
+        """Return the share of the nearest rows by the distances of results to find, for `share` of the true ones.
+
+        Where these distances do not tell enough of them, more effort would find no more.
+        """
+        agreed = 1.0 if self.calibration is None else self.calibration.agreement(self.n_results)
+        return min(share / max(agreed, 1e-9), max(share, tuning().most_share_wanted))
+
+    def _setting(self, calibration: Calibration, share: float, depth: int, by_estimates: bool) -> Setting:
+        """Return the setting of least effort, and its share of the rows that are nearest by distances of results."""
         everything = calibration.everything(self.k, depth, share)
         if by_estimates:
             share = calibration.part_of_all(self.k, depth, share)
@@ -139,6 +153,7 @@ class _Part(NamedTuple):
         share = self.elsewhere(share)
         if self.k > self.n_results:  # among few visible rows, estimates must tell the nearest from the next as well
             share /= max(0.5, calibration.everything(self.n_results, depth, 0).share)
+        buckets = self.buckets
         least = calibration.least(self.k, depth, share, buckets.most_effort)
         if not least.is_enough or buckets.microseconds(least.effort) >= buckets.microseconds(None):
             return everything
@@ -147,9 +162,10 @@ class _Part(NamedTuple):
 
     def least_candidates(self, share: float) -> int:
         """Return the number of candidates that are read at least."""
-        if not self.is_clumped(share):
-            return 0
-        return max(tuning().clump_candidates_of_k * self.n_results, tuning().least_clump_candidates)
+        limits = tuning()
+        if not self.is_clumped(self._wanted(share)):  # how well estimates tell few rows apart was not measured
+            return _candidates_of_scan(self.n_results) if self.selection.rows is not None else 0
+        return max(limits.clump_candidates_of_k * self.n_results, limits.least_clump_candidates)
 
     def microseconds(self, setting: Setting) -> float:
         """Return the time that a search takes, apart from exact distances."""
@@ -175,6 +191,11 @@ def _at_depth(parts: Sequence[_Part], k: int, share: float, depth: int, vector_b
             time += 1e-3 * min(n, n_candidates) * (limits.read_vector_ns + limits.read_byte_ns * vector_bytes)
     share = found / n_visible if n_visible else 1.0
     return Settings(tuple(chosen), n_candidates, share, time, _far(parts), is_enough)
+
+
+def _candidates_of_scan(k: int) -> int:
+    """Return how many candidates a scan of few rows has, for `k` results."""
+    return max(tuning().scan_candidates_of_k * k, tuning().least_scan_candidates)
 
 
 def _far(parts: Sequence[_Part]) -> float:

@@ -58,8 +58,9 @@ class CellTrial(BucketTrial):
 
     def __init__(self, segment: Segment, sample: Sample) -> None:
         super().__init__(segment, sample)
-        self._cells: ResidualCells = segment.buckets
-        self._in_order = replace(segment, ranks=np.arange(segment.n_rows, dtype=np.int32))  # keys are those of rows
+        self._cells = _without(segment, sample.rows)
+        ranks = np.arange(segment.n_rows, dtype=np.int32)  # keys are those of rows
+        self._in_order = replace(segment, ranks=ranks, buckets=self._cells)
         self._projections, self._shifts = self._projected()
         self.most_effort = self._cells.n_cells
         self._in_all: list[_InCells] = []
@@ -238,3 +239,20 @@ class CellTrial(BucketTrial):
     def share_of_rows(self, gaps: NDArray[np.float64], gap: float) -> float:
         """Return the share of the rows in the cells within a gap, on average over queries."""
         return float(((gaps <= gap) @ np.diff(self._cells.offsets)).mean() / max(1, self._segment.n_rows))
+
+
+def _without(segment: Segment, rows: Rows | None) -> ResidualCells:
+    """Return the cells of a segment with centroids that are the means of other rows than those given, if there are any.
+
+    A centroid is nearer to a row that it is the mean of than to a query that is like this row.
+    """
+    cells: ResidualCells = segment.buckets
+    if rows is None:
+        return cells
+    own, sizes = cells.cells_of(rows), np.diff(cells.offsets)
+    points = cells.codec.decode(segment.columns["residuals"][rows], np.arange(len(rows)))
+    left = (sizes - np.bincount(own, minlength=cells.n_cells))[:, np.newaxis]
+    sums = sizes[:, np.newaxis] * cells.centroids.astype(np.float64)
+    np.subtract.at(sums, own, points)
+    means = np.divide(sums, left, out=cells.centroids.astype(np.float64), where=left > 0)
+    return replace(cells, centroids=means.astype(np.float32))

@@ -10,6 +10,7 @@ from ..._core.threads import n_cores
 from ..._core.tuning import tuning
 from ..._core.typing import Floats, Projections
 from ...data.source import VectorSource
+from ...distances.metrics import squares
 from ...store.segment import Segment
 from ..measuring import Found
 from .graphkernel import GraphCall, GraphCounts
@@ -50,6 +51,21 @@ class GraphTrial(BucketTrial):
             skipped=None if rows is None else rows[:n_queries],
         )  # fmt: skip
         return Found(found.ids)
+
+    def _with_errors(self, n_queries: int) -> tuple[Floats, Floats] | None:
+        """Return the distances of the first queries to their nearest rows, and their standard errors; None: exact."""
+        if "vectors" in self._segment.columns:
+            return super()._with_errors(n_queries)
+        rows = self.truth(tuning().most_sampled_results, n_queries)
+        codec, column = self._graph.codec, self._segment.columns["vertices"]
+        distances, errors = np.full((2, *rows.shape), np.inf, dtype=np.float32)
+        for i, near in enumerate(rows):
+            near = near[near >= 0]
+            points, slope = codec.decode(column[near], 1), float(self._lines[i, 0])
+            apart = squares(points - self._projections[i, : points.shape[1]])
+            distances[i, : len(near)] = np.sort(slope * apart + self._lines[i, 1])
+            errors[i, : len(near)] = codec.errors(self._projections[i], slope, column[near])
+        return distances, errors
 
     def far(self) -> float:
         """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known.

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from typing import NamedTuple
+from collections.abc import Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from ... import kernels
 from ..._core.threads import n_cores
 from ..._core.tuning import tuning
-from ..._core.typing import Mask, Rows
+from ..._core.typing import Floats, Mask, Rows
 from ...data.sparserows import VectorRows
 from ...distances.codec import Codec
 from ...distances.kept import Candidates, KeptVectors, kept_vectors
+from ...distances.metrics import squares
 from ...store.segment import NOT_HIDDEN, Segment
 from .. import exact
 from ..measuring import Found
@@ -103,7 +105,8 @@ class BucketTrial(ABC):
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
 
         Estimates of all rows choose the rows whose vectors are read. A few queries tell how many it takes: the deeper
-        half must hold hardly any of the nearest. Where it takes many, there are fewer queries than were asked for.
+        half must hold hardly any of the nearest. Where it takes many, products of all vectors choose them instead, and
+        there are fewer queries than were asked for.
         """
         if self.sample.truth is not None:
             return self.sample.truth[:n_queries, :k]
@@ -113,11 +116,18 @@ class BucketTrial(ABC):
         if kept is None:
             return self.candidates(self.most_effort, k, n_queries).rows
         n, n_first = max(limits.true_rows_of_k * k, limits.least_true_rows), min(n_queries, limits.pilot_queries)
-        while not self._reaches(kept, n, k, n_first):
+        is_dense, n_rows = isinstance(self.sample.vectors, np.ndarray), self._segment.n_rows
+        by_products = False
+        while not by_products and not self._reaches(kept, n, k, n_first):
             n *= 2
+            by_products = is_dense and n * limits.products_of_read > n_rows
         self.deepest = max(self.deepest, n // 2)
-        n_taken = max(n_first, min(n_queries, limits.calibration_reads // n))
-        near = self._nearest(kept, self._best(n, n_taken), k)
+        n_most = limits.calibration_reads // n
+        if by_products:
+            n_most = min(limits.calibration_products // (n_rows * kept.dim), limits.calibration_pairs // n_rows)
+        n_taken = max(n_first, min(n_queries, n_most))
+        rows = self._best_by_products(kept, k, n_taken) if by_products else self._best(n, n_taken)
+        near = self._nearest(kept, rows, k)
         if n_queries == self.n_queries:
             self._near = near
         return near.ids
@@ -134,13 +144,71 @@ class BucketTrial(ABC):
         """Return the best `n` of all rows by estimate."""
         return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries).rows
 
+    def _best_by_products(self, kept: KeptVectors, k: int, n_queries: int) -> Rows:
+        """Return twice the best `k` of all rows by products of vectors, in any order, -1 for missing ones."""
+        assert self.sample.vectors is not None
+        metric, n_rows = self.sample.codec.metric, self._segment.n_rows
+        queries: Any = metric.prepare(self.sample.vectors[:n_queries])
+        apart = np.empty((n_queries, n_rows), dtype=np.float32)
+        step = max(1, tuning().decode_step_values // kept.dim)
+        for start in range(0, n_rows, step):
+            block: Any = metric.prepare(kept.read(np.arange(start, min(start + step, n_rows))))
+            squared = 0 if metric.name == "ip" else squares(block).astype(np.float32)
+            apart[:, start : start + step] = squared - (1 if metric.name == "ip" else 2) * (queries @ block.T)
+        if self._hidden.size:
+            apart[:, self._hidden] = np.inf
+        if self.sample.rows is not None:
+            apart[np.arange(n_queries), self.sample.rows[:n_queries]] = np.inf
+        n = min(2 * k, n_rows)
+        best = np.argpartition(apart, n - 1, axis=1)[:, :n]
+        return np.where(np.isfinite(np.take_along_axis(apart, best, axis=1)), best, -1)
+
     def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
         assert self.sample.vectors is not None
+        rows = np.take_along_axis(rows, np.argsort(rows < 0, axis=1, kind="stable"), axis=1)
         candidates = Candidates(
             np.maximum(rows, 0), np.count_nonzero(rows >= 0, axis=1), np.full(rows.shape, -np.inf, dtype=np.float32)
         )
         return exact.nearest(kept, self.sample.vectors[: len(rows)], candidates, k, n_cores())[0]
+
+    # --- distances with errors ---
+
+    def agreements(self, n_nearest: Sequence[int]) -> list[float]:
+        """Return for numbers of results which share of the true nearest rows is nearest by the distances of results.
+
+        It is 1 unless these come from levels. Then the true distances are drawn: levels err about them as they do about
+        levels. Larger numbers than half of the rows that are known have the share of the last smaller one.
+        """
+        known = self._with_errors(min(self.n_queries, tuning().graded_queries))
+        if known is None:
+            return [1.0] * len(n_nearest)
+        distances, errors = known
+        is_there = np.isfinite(distances)
+        noise = np.random.default_rng(self._segment.n_rows).standard_normal(distances.shape)
+        drawn = np.where(is_there, distances + np.where(is_there, errors, 0) * noise, np.inf)
+        order, shares = np.argsort(drawn, axis=1, kind="stable"), [1.0]
+        for k in n_nearest:
+            n_wanted = np.count_nonzero(is_there[:, :k])
+            is_known = 2 * k <= distances.shape[1] and n_wanted > 0
+            n_agreed = np.count_nonzero((order[:, :k] < k) & is_there[:, :k])
+            shares.append(n_agreed / n_wanted if is_known else shares[-1])
+        return shares[1:]
+
+    def _with_errors(self, n_queries: int) -> tuple[Floats, Floats] | None:
+        """Return the distances of the first queries to their nearest rows, ascending, and their standard errors.
+
+        Returns None if the distances of results are exact, or if estimates are the results.
+        """
+        kept, codec = kept_of(self.sample.codec, self._segment), self.sample.codec.rows_of_levels
+        if kept is None or codec is None or self.sample.vectors is None:
+            return None
+        rows = self.truth(tuning().most_sampled_results, n_queries)
+        near = self._nearest(kept, rows, rows.shape[1])
+        prepared = self.sample.codec.metric.prepare(self.sample.vectors[: len(rows)])
+        column = self._segment.columns["vectors"][np.maximum(near.ids, 0).ravel()]
+        distances = np.where(near.ids >= 0, near.distances, 0)
+        return near.distances, codec.errors(codec.project_queries(prepared, n_cores()), distances, column)
 
     def far(self) -> float:
         """Return a distance beyond which the nearest row of a query hardly ever is; infinity if it is not known."""
