@@ -7,7 +7,10 @@ COVERAGE = --cov --cov-report= --cov-fail-under=0
 
 .PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-umap test-wheel wheel coverage fuzz bench clean
 
-test: lint types docs coverage tests-bounds test-wheel
+# What takes one core goes first, side by side: tests take two.
+test:
+	$(MAKE) -j 2 --output-sync=target test-wheel types docs lint
+	$(MAKE) coverage tests-bounds
 
 lint: .venv/dev
 	$(BIN)/ruff check .
@@ -29,13 +32,17 @@ test-browser: .venv/dev .venv/docs
 	command -v chromium || apt-get install --yes chromium
 	$(BIN)/python -m pytest -q tests/test_browser.py
 
+# Files with tests of kernels: reading all others would take longer than many of these tests.
+KERNEL_TESTS = $(shell grep -l pytest.mark.kernels tests/test_*.py)
+
 # Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev
-	NUMBA_DISABLE_JIT=1 COVERAGE_FILE=.coverage.uncompiled $(BIN)/python -m pytest -q -n 2 -m kernels $(COVERAGE)
+	NUMBA_DISABLE_JIT=1 COVERAGE_FILE=.coverage.uncompiled $(BIN)/python -m pytest -q -n 2 -m kernels $(COVERAGE) $(KERNEL_TESTS)
 
-# The compiled kernels, which index arrays of other types and sizes than plain Python does.
+# The compiled kernels, which index arrays of other types and sizes than plain Python does. They do so whether or not
+# they are optimised, which is most of the time that compiling takes.
 tests-bounds: .venv/dev
-	NUMBA_BOUNDSCHECK=1 $(BIN)/python -m pytest -q -n 2 -m kernels
+	NUMBA_BOUNDSCHECK=1 NUMBA_OPT=0 $(BIN)/python -m pytest -q -n 2 -m kernels $(KERNEL_TESTS)
 
 # Tensors of torch, whose wheel is large, beside the other libraries whose arrays stay on their device.
 test-torch: .venv/dev .venv/torch
@@ -98,6 +105,9 @@ bench: .venv/bench
 	test -x $(BIN)/python || $(PYTHON) -m venv .venv
 	HATCH_BUILD_NO_HOOKS=true $(BIN)/python -m pip install --quiet --editable ".[$*]"
 	touch $@
+
+# One installation into an environment at a time.
+.venv/docs .venv/torch .venv/umap .venv/bench: | .venv/dev
 
 clean:
 	rm -rf .venv .venv-arm .venv-oldest .venv-wheel .coverage .coverage.* .mypy_cache .pytest_cache .ruff_cache .hypothesis bench-report site

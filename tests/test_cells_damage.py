@@ -1,5 +1,8 @@
 """Files with cells whose values no save writes: refused at load or by `verify`, and searched without harm."""
 
+import shutil
+from pathlib import Path
+
 import numpy as np
 import pytest
 
@@ -12,14 +15,21 @@ pytestmark = pytest.mark.kernels
 CELLS = "segment 1.0/residual cells/"
 
 
-@pytest.fixture
-def saved(tmp_path):
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory):
+    """A file that is built once, because that takes two seconds where kernels are not compiled."""
+    path = tmp_path_factory.mktemp("cells") / "cells.cbe"
     with small_sizes():
         index = CBEIndex(DIM, vectors="float32", buckets="cells", cell_bits=4)
         index.add(some_rows(90))
-        path = tmp_path / "cells.cbe"
         index.save(path)
-        yield path
+    return path
+
+
+@pytest.fixture
+def saved(cells, tmp_path):
+    with small_sizes():
+        yield Path(shutil.copy(cells, tmp_path))
 
 
 def change(path, section, edit):
@@ -119,16 +129,23 @@ def test_segments_of_an_index_with_cells_must_have_cells(saved):
         CBEIndex.load(saved)
 
 
-@pytest.fixture
-def spilled(tmp_path):
+@pytest.fixture(scope="module")
+def copies(tmp_path_factory):
+    """A file whose cells have copies, built once."""
+    path = tmp_path_factory.mktemp("copies") / "copies.cbe"
     with small_sizes():
         index = CBEIndex(DIM, vectors="float32", buckets="cells", cell_bits=4, spill=True, n_cells=8)
         index.add(some_rows(90))
         assert index.stats()["bytes"]["copies"] > 0
-        path = tmp_path / "copies.cbe"
         index.save(path)
         verify(path)
-        yield path
+    return path
+
+
+@pytest.fixture
+def spilled(copies, tmp_path):
+    with small_sizes():
+        yield Path(shutil.copy(copies, tmp_path))
 
 
 COPIES_AT_LOAD = {

@@ -13,7 +13,8 @@ from tests.failing import fails_at, n_lines
 from tests.small import small_buckets
 
 DIM, N_BITS = 12, 70
-# Normally a hundred lines of each call are tried; all of them take a minute.
+# Normally some fifty lines of each call are tried, other ones for each kind of index; all of them take a minute.
+N_LINES = 50
 EVERY_LINE = "CBEINDEX_EVERY_LINE" in os.environ
 
 
@@ -107,7 +108,8 @@ def check_failures(make, call, contents=contents):
     before, after = make(), make()
     n = n_lines(lambda: call(after))
     states, errors = [contents(before), contents(after)], itertools.cycle([KeyboardInterrupt, MemoryError])
-    for number in range(1, n + 1, 1 if EVERY_LINE else max(1, n // 100)):
+    step = 1 if EVERY_LINE else max(1, n // N_LINES)
+    for number in range(1 + n % step, n + 1, step):
         index = make()
         assert fails_at(number, lambda index=index: call(index), next(errors))
         found = contents(index)

@@ -39,19 +39,19 @@ class TestShortRuns:
     """Fixed seeds; `make fuzz` takes fresh ones."""
 
     def test_files(self):
-        report = files.run(1, 60, range(120), out=io.StringIO())
+        report = files.run(1, 60, range(80), out=io.StringIO())
         assert not report.findings, what(report)
-        assert report.n_cases == 120
+        assert report.n_cases == 80
         # Damage reaches what comes after loading, and there are files that `verify` accepts.
         assert min(report.counts["mapped"], report.counts["saved again"], report.counts["verified"]) > 5
 
     def test_faults(self):
-        report = faults.run(1, 60, range(60), out=io.StringIO())
+        report = faults.run(1, 60, range(40), out=io.StringIO())
         assert not report.findings, what(report)
-        assert report.counts["faults"] > 100
+        assert report.counts["faults"] > 60
 
     def test_processes(self):
-        report = processes.run(1, 60, range(4), out=io.StringIO())
+        report = processes.run(1, 60, range(3), out=io.StringIO())
         assert not report.findings, what(report)
         assert report.counts["kills"] > 0
         assert report.counts["commits"] + report.counts["reads"] > 0
@@ -207,12 +207,14 @@ class TestPlantedDefects:
     def test_changes_that_are_not_atomic(self):
         class Loses(BinaryIndex):
             def add(self, codes, ids=None, *, replace=False):
-                if replace:
-                    super().remove([id_ for id_ in ids if id_ in self])
+                for id_ in ids if replace else []:
+                    if id_ in self:
+                        super().remove([id_])
                 return super().add(codes, ids)
 
         Loses.__name__ = "BinaryIndex"
-        report = faults.run(0, 60, range(150), api=faults.Api(Loses, CBEIndex), out=io.StringIO())
+        # One case in some twenty replaces rows, and fails there.
+        report = faults.run(0, 60, range(60, 100), api=faults.Api(Loses, CBEIndex), out=io.StringIO())
         assert "replace that failed" in what(report)
         assert "neither the old nor the new ids" in what(report)
 
@@ -235,8 +237,11 @@ class TestPlantedDefects:
 
 class TestProperties:
     @pytest.fixture
-    def find(self, tmp_path):
+    def find(self, tmp_path, monkeypatch):
         """Run a case of a folder of tests; return the findings, and the examples that were drawn."""
+        # Plugins of other packages, which start slowly, are left out of the ten processes that this takes.
+        monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-p xdist.plugin -p _hypothesis_pytestplugin")
         (tmp_path / "conftest.py").write_text(PROFILE)
         (tmp_path / "test_planted.py").write_text(PLANTED)
 

@@ -16,9 +16,9 @@ from tests.graph_oracles import reachable
 
 pytestmark = pytest.mark.kernels
 
-# Small leaves, so that a few hundred rows are divided more than once.
-SMALL = {"graph_leaf_rows": 40, "graph_leaders": 5, "graph_partitions": 2, "graph_building_beam": 20}
-N_ROWS = 600 if COMPILED else 90
+# Small leaves, so that a few hundred rows are divided more than once, and 76 of them where nothing is compiled.
+LEAF_ROWS, N_ROWS = (40, 600) if COMPILED else (34, 76)
+SMALL = {"graph_leaf_rows": LEAF_ROWS, "graph_leaders": 5, "graph_partitions": 2, "graph_building_beam": 20}
 
 
 def codec_of(rows, n_blocks=1, metric="l2"):

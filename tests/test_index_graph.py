@@ -2,6 +2,8 @@
 
 import copy
 import pickle
+import shutil
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -261,11 +263,18 @@ def test_rows_are_the_same_whether_added_at_once_or_in_parts(seed, step, hamming
 # --- damaged files ---
 
 
+@pytest.fixture(scope="module")
+def graph(tmp_path_factory):
+    """A file that is built once, because that takes a second where kernels are not compiled."""
+    path = tmp_path_factory.mktemp("graph") / "graph.cbe"
+    with small_buckets():
+        an_index(90, vectors="float32").save(path)
+    return path
+
+
 @pytest.fixture
-def saved(tmp_path):
-    index = an_index(90, vectors="float32")
-    index.save(tmp_path / "graph.cbe")
-    return tmp_path / "graph.cbe"
+def saved(graph, tmp_path):
+    return Path(shutil.copy(graph, tmp_path))
 
 
 def change(path, section, edit):

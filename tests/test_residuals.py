@@ -5,13 +5,18 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from cbeindex._core.tuning import tuned
+from cbeindex._core.tuning import tuned, tuning
+from cbeindex.distances import kmeans
+from cbeindex.distances import residuals as residuals_module
+from cbeindex.distances.estimator import Geometry
+from cbeindex.distances.metrics import METRICS
 from cbeindex.distances.records import RecordRows, record_bytes
-from cbeindex.distances.residuals import centres_of
+from cbeindex.distances.residuals import ResidualCodec, centres_of
 from cbeindex.kernels.residuals import decode_rows, encode_rows, fill_records
 from cbeindex.search.buckets.cellmaker import divide_points
+from tests.conftest import COMPILED
 from tests.lookup_oracles import pack_levels, values_of_levels
-from tests.small import examples
+from tests.small import examples, tune
 
 pytestmark = pytest.mark.kernels
 
@@ -155,3 +160,35 @@ def test_rows_are_divided_by_k_means(seed, n_points, n_parts, n_rounds, step):
             expected[part] = points[rows[which == part]].mean(axis=0, dtype=np.float64)
     np.testing.assert_array_equal(cell, which)
     np.testing.assert_allclose(centroids, expected, rtol=1e-5, atol=1e-6)
+
+
+def fitted(projections, monkeypatch):
+    """The number of centres that are fitted to a sample, and the number of rounds of k-means."""
+    n_rounds = []
+
+    def counted(*arguments):
+        for centroids in kmeans.rounds(*arguments):
+            n_rounds.append(len(centroids))
+            yield centroids
+
+    monkeypatch.setattr(residuals_module, "rounds", counted)
+    mean = np.zeros(projections.shape[1], dtype=np.float32)
+    codec = ResidualCodec.fit(projections, 1, METRICS["l2"], Geometry(mean, 1.0, 0.0, 1.0), mean)
+    return len(codec.centres), len(n_rounds)
+
+
+@pytest.mark.skipif(not COMPILED, reason="no kernel takes part")
+def test_data_without_clusters_is_noticed_after_few_rounds(monkeypatch):
+    """Normal values have no clusters. Wide clusters, whose centres explain a sixth of the variance, take all rounds."""
+    rng = np.random.default_rng(0)
+    tune(monkeypatch, centres_of_root=0.5)  # as many rows for each of 22 centres as large samples have
+    noise = rng.standard_normal((2_000, 768), dtype=np.float32)
+    assert fitted(noise, monkeypatch) == (1, tuning().kmeans_trial_rounds)
+    clusters = (rng.standard_normal((20, 768))[np.arange(2_000) % 20] / 2 + noise).astype(np.float32)
+    n_centres, n_rounds = fitted(clusters - clusters.mean(axis=0), monkeypatch)
+    assert n_centres > 1
+    assert n_rounds == tuning().kmeans_iterations
+
+
+def test_a_sample_of_zeros_has_as_many_centres_as_are_filled(monkeypatch):
+    assert fitted(np.zeros((200, 8), dtype=np.float32), monkeypatch)[0] >= 1

@@ -15,6 +15,7 @@ from cbeindex.search.queries import CodeQueries
 from cbeindex.search.view import View
 from cbeindex.store.segment import Segment
 from tests import oracles
+from tests.conftest import COMPILED
 from tests.small import tune
 from tests.strategies import code_batches, masks, rankings, some_codes
 
@@ -176,6 +177,7 @@ def test_threads_do_not_change_the_answer(n_bits, n_queries, n_rows, ranked):
                 np.testing.assert_array_equal(got, want)
 
 
+@pytest.mark.skipif(not COMPILED, reason="thousands of rows for each of 200 queries")
 def test_threads_do_not_change_what_the_cascade_misses(monkeypatch):
     """Queries for which the cascade pays are mixed with others, and threads divide them into different groups."""
     rng, n_bits, n_rows = np.random.default_rng(1), 2_048, 8_192

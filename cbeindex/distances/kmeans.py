@@ -7,7 +7,7 @@ costs as much as all before.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -56,10 +56,8 @@ def _blocks(ends: Rows) -> Iterator[slice]:
         start = max(stop, start + 1)
 
 
-def train(
-    points: Floats, n_centroids: int, rng: np.random.Generator, advance: Callable[[int], object] = lambda n: None
-) -> Floats:
-    """Find centroids of points, which are at least as many; `advance` is called after each round."""
+def rounds(points: Floats, n_centroids: int, rng: np.random.Generator) -> Iterator[Floats]:
+    """Yield the centroids of points, which are at least as many, after each round."""
     limits = tuning()
     points = take_rows(points, rng.permutation(len(points))[: limits.kmeans_rows * n_centroids])
     centroids = points[:n_centroids]
@@ -72,5 +70,4 @@ def train(
         if empty.size:  # an empty cell takes over a point of a large one
             crowded = np.argsort(-sizes[cell], kind="stable")[: len(some) // 4 + 1]
             centroids[empty] = some[rng.choice(crowded, len(empty))]
-        advance(1)
-    return centroids
+        yield centroids
