@@ -14,8 +14,8 @@ def test_a_query_alone_is_answered_as_in_a_batch(metric):
     rng = np.random.default_rng(3)
     rows, queries = (rng.standard_normal((n, 70)).astype(np.float32) for n in (3_000, 7))
     index = CBEIndex(70, metric=metric, vectors=None, buckets=None)
+    index.fit(rows)
     index.add(rows)
-    index.fit()
     batch = index.search(queries, 5)
     for _ in range(2):
         for i, query in enumerate(queries):
