@@ -195,9 +195,10 @@ class EncodedQueries:
         cls, arrays: QueryArrays, geometry: Geometry, metric: Metric, *, with_margins: bool
     ) -> EncodedQueries:
         """Take what a kernel has encoded."""
-        projections, *encoded = arrays
+        projections, levels, steps, totals, offsets, norms = arrays
         variance = 0.0 if metric.name == "ip" else geometry.variance
-        return cls(pack_signs(projections), *encoded, variance, np.abs(projections) if with_margins else None)
+        margins = np.abs(projections) if with_margins else None
+        return cls(pack_signs(projections), levels, steps, totals, offsets, norms, variance, margins)
 
     def some(self, which: slice | Rows) -> EncodedQueries:
         """Return some of the queries."""
