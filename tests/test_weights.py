@@ -38,6 +38,12 @@ def by_tables(tables, numbers, blocks, block, out):
 
 
 @njit(nogil=True)
+def unfold(blocks, unfolded):
+    for block in range(blocks.shape[0]):
+        weights.unfold(blocks, block, unfolded, block)
+
+
+@njit(nogil=True)
 def estimated(prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out):
     return blockestimates.estimates_within(
         prepared, numbers, blocks, block, first, of_rows, of_queries, totals, bounds, out
@@ -65,12 +71,32 @@ def test_weights_of_a_block(n_queries, case):
             assert (out[-1] == -7).all()
 
 
+@settings(max_examples=40)
+@given(case=cases)
+def test_weights_of_an_unfolded_block(case):
+    """Equal to those of the block itself: all rows of a byte lie side by side, lower and upper nibbles apart."""
+    unfolded = np.full((len(case.blocks), 256 * case.blocks.shape[1]), 255, dtype=np.uint8)
+    unfold(case.blocks, unfolded)
+    assert (unfolded < 16).all()
+    tables = levels.tables_of(case.levels)
+    for block in range(len(case.blocks)):
+        found, expected = (np.full((5, 16), -7, dtype=np.int32) for _ in range(2))
+        by_tables(tables, (3, 0, 4, 1), unfolded, block, found)
+        by_tables(tables, (3, 0, 4, 1), case.blocks, block, expected)
+        np.testing.assert_array_equal(found, expected)
+        assert (found[-1] == -7).all()
+
+
 @pytest.mark.parametrize("n_words", [1, 63, 64, 65, 128, 200])
 def test_the_largest_weights(n_words):
     """Sums widen before they overflow: all bits differ from levels of 15."""
     of_queries = np.full((1, 64 * n_words), -15, dtype=np.int8)
     blocks, out = np.full((1, n_words, 16), 2**64 - 1, dtype=np.uint64), np.zeros((1, 16), dtype=np.int32)
     by_tables(levels.tables_of(of_queries), (0,), blocks, 0, out)
+    assert (out == 15 * 64 * n_words).all()
+    unfolded = np.empty((1, 256 * n_words), dtype=np.uint8)
+    unfold(blocks, unfolded)
+    by_tables(levels.tables_of(of_queries), (0,), unfolded, 0, out)
     assert (out == 15 * 64 * n_words).all()
     by_planes(levels.planes_of(of_queries), (0,), blocks, 0, out)
     assert (out == 15 * 64 * n_words).all()
@@ -116,7 +142,7 @@ def test_processors_agree(level):
         pytest.skip("levels of x86")
     name, features = LEVELS[level]
     environment = os.environ | {"NUMBA_CPU_NAME": name, "NUMBA_CPU_FEATURES": features}
-    chosen = "(of_a_block or largest or within) and not processors"
+    chosen = "(block or largest or within) and not processors"
     command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "-k", chosen, __file__]
     root = Path(__file__).parent.parent
     done = subprocess.run(command, env=environment, cwd=root, capture_output=True, text=True, check=False, timeout=600)

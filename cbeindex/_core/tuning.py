@@ -250,6 +250,8 @@ class Tuning:
     estimate_task_queries: int = 32
     estimate_task_rows: int = 2**23
     estimate_cell_queries: int = 256
+    # Queries that one call encodes: whole batches of the transform.
+    encoded_queries: int = 64
 
     # Exact distances: k-NN search skips rows whose estimate exceeds the k-th distance by this many standard errors. One
     # in a thousand of the nearest rows is skipped; 4 standard errors read half as many vectors again and find no more.

@@ -7,14 +7,15 @@ from typing import Any
 
 import numpy as np
 
-from .._core.threads import n_cores
+from .. import kernels
+from .._core.threads import for_each_chunk, n_cores
 from .._core.tuning import tuning
-from .._core.typing import Arrays, Codes, Floats, Projections
+from .._core.typing import Arrays, Codes, Floats, Projections, Vectors
 from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..encoders import CirculantEncoder, Encoder
 from ..encoders.foreign import compute_rows, encode_rows, project_rows
-from .estimator import LARGEST_SCALARS, EncodedQueries, Geometry, scalars_of
+from .estimator import LARGEST_SCALARS, EncodedQueries, Geometry, QueryArrays, scalars_of
 from .keptcodec import KeptCodec
 from .metrics import Metric
 from .residuals import ResidualCodec, spread_rows
@@ -152,6 +153,35 @@ class Codec:
         if not with_estimates:
             return EncodedQueries.of_codes(projections, with_margins=with_margins)
         return EncodedQueries.of(prepared, projections, self.geometry, self.metric, with_margins=with_margins)
+
+    def encode_dense(self, queries: Vectors, *, with_margins: bool, n_threads: int) -> EncodedQueries | None:
+        """Check, prepare and encode dense queries for estimates by a kernel.
+
+        Returns None if the encoder has no kernel, and if a query is not finite or too long.
+        """
+        arguments = self.kernel_arguments()
+        if arguments is None:
+            return None
+        out = QueryArrays.empty(len(queries), self.encoder.n_bits)
+        queries = queries.view()
+        queries.flags.writeable = False
+        n_encoded = np.zeros(len(queries), dtype=np.int64)
+
+        def task(start: int, stop: int) -> None:
+            some = (array[start:stop] for array in out)
+            n_encoded[start] = kernels.encoding.encode_queries(queries[start:stop], *arguments, *some)
+
+        for_each_chunk(task, len(queries), tuning().encoded_queries, n_threads)
+        if n_encoded.sum() < len(queries):
+            return None
+        return EncodedQueries.of_arrays(out, self.geometry, self.metric, with_margins=with_margins)
+
+    def kernel_arguments(self) -> tuple[Any, ...] | None:
+        """Return what the kernel `encode_queries` knows of the metric and the encoder; None if that has no kernel."""
+        transform = self.kernel_transform()
+        if transform is None:
+            return None
+        return self.metric.longest, self.metric.number, self.geometry.scale, *transform
 
 
 def _check_scalars(source: VectorSource, first: int, columns: Arrays) -> None:

@@ -20,7 +20,7 @@ So an estimated distance is the offset of the row, plus the offset of the query,
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -102,6 +102,25 @@ def scalars_of(rows: VectorRows, sums: Doubles, n_bits: int, geometry: Geometry,
         }
 
 
+class QueryArrays(NamedTuple):
+    """What the kernel `encode_queries` writes: projections, and attributes of `EncodedQueries`."""
+
+    projections: Projections
+    levels: NDArray[np.int8]
+    steps: Floats
+    totals: NDArray[np.int32]
+    offsets: Floats
+    norms: Floats
+
+    @classmethod
+    def empty(cls, n_queries: int, n_bits: int) -> QueryArrays:
+        """Allocate the arrays."""
+        steps, offsets, norms = (np.empty(n_queries, dtype=np.float32) for _ in range(3))
+        levels = np.zeros((n_queries, 64 * n_words(n_bits)), dtype=np.int8)
+        projections = np.empty((n_queries, n_bits), dtype=np.float32)
+        return cls(projections, levels, steps, np.empty(n_queries, dtype=np.int32), offsets, norms)
+
+
 @dataclass(frozen=True)
 class EncodedQueries:
     """Codes of queries, and what estimated distances need beside them.
@@ -170,6 +189,16 @@ class EncodedQueries:
             variance,
             np.abs(projections) if with_margins else None,
         )
+
+    @classmethod
+    def of_arrays(
+        cls, arrays: QueryArrays, geometry: Geometry, metric: Metric, *, with_margins: bool
+    ) -> EncodedQueries:
+        """Take what a kernel has encoded."""
+        projections, levels, steps, totals, offsets, norms = arrays
+        variance = 0.0 if metric.name == "ip" else geometry.variance
+        margins = np.abs(projections) if with_margins else None
+        return cls(pack_signs(projections), levels, steps, totals, offsets, norms, variance, margins)
 
     def some(self, which: slice | Rows) -> EncodedQueries:
         """Return some of the queries."""

@@ -25,7 +25,7 @@ from .popcount import popcount64
 from .prefetch import prefetch
 from .topk import put_in_order, reduce_buffer
 from .views import view_as
-from .weights import prepare
+from .weights import UNFOLDS, prepare, unfold
 
 
 @njit(cache=True, nogil=True, inline="always")
@@ -78,7 +78,7 @@ def put_nearest(found: Keys, counts: Rows, tally: Distances, spare: Keys, keys: 
     put_in_order(found, counts, keys)
 
 
-@njit(cache=True, nogil=True)
+@njit(cache=True, nogil=True, shared=True)
 def scan(
     levels: Levels, totals: Distances, steps: Floats, shifts: Floats, margins: Floats, codes: Codes, offsets: Floats,
     factors: Floats, spreads: Floats, hidden: Mask, ranks: Ranks, start: int, stop: int, bounds: Floats, keys: Keys,
@@ -96,17 +96,28 @@ def scan(
     spare = np.empty(found.shape[1], dtype=np.uint64)
     of_rows, of_queries = (offsets, factors, spreads), (steps, shifts, margins)
     # Blocks that stay in the second-level cache for all queries.
-    group = 16 * max(1, 131072 // (codes.shape[1] * 128)) if n_queries > 1 or is_by_row else max(1, stop)
+    group = (
+        16 * max(1, 131072 // (codes.shape[1] * (256 if UNFOLDS else 128)))
+        if n_queries > 1 or is_by_row
+        else max(1, stop)
+    )
     own = np.zeros((group // 16 if is_by_row else 0, codes.shape[1], 16), dtype=np.uint64)
+    unfolded = np.empty((group // 16 if UNFOLDS and n_queries >= 4 else 0, codes.shape[1] * 256), dtype=np.uint8)
     begin = start
     while begin < stop:
         end, query = min(stop, begin // 16 * 16 + group), 0
         if is_by_row:
             fill_blocks(codes, begin, end, own)
         blocks, origin = own if is_by_row else codes, begin if is_by_row else 0
+        if UNFOLDS:  # one branch is compiled
+            of_four, first = unfolded, origin + (begin - origin) // 16 * 16
+            for i in range((end - first + 15) // 16 if n_queries >= 4 else 0):
+                unfold(blocks, (first - origin) // 16 + i, unfolded, i)
+        else:
+            of_four, first = blocks, origin
         while query + 4 <= n_queries:
             estimate_blocks(
-                prepared, (query, query + 1, query + 2, query + 3), blocks, origin, begin, end, of_rows, of_queries,
+                prepared, (query, query + 1, query + 2, query + 3), of_four, first, begin, end, of_rows, of_queries,
                 totals, hidden, ranks, k, nearest, found, counts, estimates, tally, spare,
             )  # fmt: skip
             query += 4

@@ -175,7 +175,7 @@ class CellSearch:
         assert self._transform is not None
         prepared, shifts = np.empty_like(queries), np.empty(len(queries), dtype=np.float32)
         mean, longest = self._transform[0], self._metric.longest
-        n = kernels.cellsearch.prepare_queries(
+        n = kernels.preparing.prepare_queries(
             queries, 0, len(queries), longest, self._metric.number, mean, prepared, shifts
         )
         if n < len(queries):

@@ -11,7 +11,7 @@ import numpy as np
 from .._core.tuning import tuning
 from .._core.typing import Floats, Rows
 from ..data.source import VectorSource
-from ..data.sparserows import VectorRows
+from ..data.sparserows import SparseRows, VectorRows
 from ..distances.codec import Codec
 from ..distances.estimator import SCALARS, EncodedQueries
 from ..distances.kept import KeptVectors, kept_vectors
@@ -82,6 +82,10 @@ class VectorSearch:
     def _encode(self, first: int, vectors: VectorRows, n_threads: int) -> EncodedBatch:
         """Check and encode a batch of queries."""
         assert self._codec is not None
+        if self._plan.estimates and not isinstance(vectors, SparseRows):
+            dense = self._codec.encode_dense(vectors, with_margins=self._uses_margins, n_threads=n_threads)
+            if dense is not None:
+                return EncodedBatch(vectors, dense, self._n_bits, n_threads)
         prepared = self._metric.prepare(vectors, self._metric.check(self._source, first, vectors))
         encoded = self._codec.encode_queries(
             self._source,
@@ -100,6 +104,10 @@ class VectorSearch:
         if self._plan.rerank == "asymmetric":
             return rerank.nearest_by_estimate(view, batch, self._plan)
         return rerank.nearest_exactly(view, batch, self._plan, self._kept(view.segment))
+
+    def errors_of(self, found: TopK, vectors: VectorRows) -> Floats:
+        """Return the standard errors of estimated distances from queries that were searched before."""
+        return self._errors(found, self._encode(0, vectors, 1))
 
     def _errors(self, found: TopK, batch: EncodedBatch) -> Floats:
         """Return the standard errors of estimated distances, NaN for missing results."""

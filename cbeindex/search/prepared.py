@@ -13,6 +13,7 @@ from ..data.source import VectorSource
 from ..data.sparserows import VectorRows
 from ..distances.codec import Codec
 from .cellsearch import CellSearch
+from .estimatesearch import EstimateSearch, estimates_all
 from .graphsearch import GraphSearch
 from .plan import Plan, Selection
 from .planner import cautious
@@ -25,14 +26,14 @@ _MOST_QUERIES = 512
 
 
 def prepared(traits: IndexTraits, codec: Codec | None, request: SearchRequest, chosen: Plan) -> PreparedSearch | None:
-    """Return the search of an index with cells or graphs that carries out a plan; None for Hamming codes."""
-    if codec is None or not (chosen.by_cells or chosen.by_graph):
+    """Return the search of cells, graphs or all estimates that carries out a plan; None for other plans."""
+    if codec is None or not (chosen.by_cells or chosen.by_graph or estimates_all(chosen)):
         return None
     return PreparedSearch(traits, codec, request, chosen)
 
 
 class PreparedSearch:
-    """A search of an index with cells or graphs, for any queries.
+    """A search of cells, of graphs or by the estimates of all rows, for any queries.
 
     Queries that turn out to be far from all rows of a graph are unlike those that the index was calibrated by, and are
     searched again with more effort. Cells grade effort by query themselves.
@@ -49,7 +50,7 @@ class PreparedSearch:
         self._traits, self._codec, self._request, self._plan = traits, codec, request, chosen
         self._search, self._far = _search(traits, codec, chosen), chosen.far
         self._single, self._shapes = self._search.single(), ((traits.dim,), (1, traits.dim))
-        self._deeper: CellSearch | GraphSearch | None = None
+        self._deeper: CellSearch | GraphSearch | EstimateSearch | None = None
 
     @property
     def selections(self) -> tuple[Selection, ...]:
@@ -118,5 +119,7 @@ class PreparedSearch:
         return found.with_others(is_far, more, stats | {"far_queries": int(is_far.sum())})
 
 
-def _search(traits: IndexTraits, codec: Codec, chosen: Plan) -> CellSearch | GraphSearch:
-    return GraphSearch(traits, codec, chosen) if chosen.by_graph else CellSearch(traits, codec, chosen)
+def _search(traits: IndexTraits, codec: Codec, chosen: Plan) -> CellSearch | GraphSearch | EstimateSearch:
+    if chosen.by_graph:
+        return GraphSearch(traits, codec, chosen)
+    return CellSearch(traits, codec, chosen) if chosen.by_cells else EstimateSearch(traits, codec, chosen)
