@@ -67,6 +67,14 @@ def n_first_cells(cells: Rows, spans: Rows, n_rows: int) -> int:
     return n
 
 
+@njit(cache=True, nogil=True)
+def known_shifts(cells: Rows, cell_shifts: Floats, cell_centres: Any, shifts: Floats) -> None:
+    """Write what a query adds to the distances of the centres of cells that it has visited."""
+    forget_shifts(shifts)
+    for i in range(cells.size):
+        shifts[np.int64(cell_centres[cells[i]]), 0] = cell_shifts[i]
+
+
 @njit(cache=True, nogil=True, shared=True)
 def scan_together(
     cells: Rows, shifts: Floats, n_made: Rows, n_plain: Rows, tables: Tables, steps: Floats, product_offsets: Floats,
@@ -177,7 +185,8 @@ def search_group(
         if not is_short[i]:
             n = among_rivals(found[i], n, sizes, weights[5], rivals[i])
             count_visits(cells[i, : n_all[i]], spans, copy_spans, with_copies, visits)
-            forget_shifts(centre_shifts)
+            if kept.shape[0] > 0:
+                known_shifts(cells[i, : n_all[i]], shifts[i], cell_centres, centre_shifts)
             query = queries[i if vectors.shape[0] > 0 else 0]
             if not read_found(
                 read_only(projections[i]), query_shifts[i], read_only(query), centres, weights, order, ids, vectors,
