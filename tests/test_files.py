@@ -719,7 +719,7 @@ GOLDEN = {
         "golden-2-rounded-int4.cbe",
     ),
 }
-# Of version 2 before centres were rounded, cells shared records, and ids and orders of rows that follow were left out.
+# Of version 2 before centres were rounded and cells shared records.
 OLDER_GOLDEN = ("golden-2-cells.cbe", "golden-2-copies.cbe", "golden-2-int8.cbe", "golden-2-int4.cbe")
 EVERY_GOLDEN = [*(name for names in GOLDEN.values() for name in names), *OLDER_GOLDEN]
 

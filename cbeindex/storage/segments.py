@@ -78,11 +78,8 @@ def describe_rows(rows: RowStore, before: list[SavedSegment], sequence: int) -> 
         elif segment.removed.size:
             removed_name = f"{name}/removed {sequence}"
             new[removed_name] = segment.removed
-        entry = {"name": name, "n_rows": segment.n_rows, "removed": removed_name}
-        first_id = _first_id(segment)
-        if first_id is not None:
-            entry["first_id"] = first_id
-        entries.append(entry | {"buckets": _describe_buckets(segment.buckets)})
+        buckets = _describe_buckets(segment.buckets)
+        entries.append({"name": name, "n_rows": segment.n_rows, "removed": removed_name, "buckets": buckets})
         saved.append(SavedSegment(name, removed_name, segment))
     return DescribedRows({"next_id": rows.next_id, "segments": entries}, new, kept, saved)
 
@@ -114,11 +111,9 @@ def load_segments(described: Any, stored: Stored, rows: RowStore) -> tuple[list[
 def _arrays_of(segment: Segment) -> Arrays:
     """Return the arrays of a segment that never change, by the last part of their section names."""
     codes = segment.codes
-    arrays: Arrays = {} if _first_id(segment) is not None else {"ids": segment.ids}
-    arrays |= {"rows": codes.rows} if codes.is_by_row else {"blocks": codes.blocks}
+    arrays: Arrays = {"ids": segment.ids, **({"rows": codes.rows} if codes.is_by_row else {"blocks": codes.blocks})}
     if segment.order.size:
-        arrays |= {"order": segment.order} if _stores_order(segment.buckets) else {}
-        arrays["ranks"] = segment.ranks
+        arrays |= {"order": segment.order, "ranks": segment.ranks}
     stored = () if segment.buckets is None else segment.buckets.stored_columns
     for name, values in segment.columns.items():
         if name in stored:
@@ -130,19 +125,6 @@ def _arrays_of(segment: Segment) -> Arrays:
     if segment.buckets is not None:
         arrays |= {f"{segment.buckets.kind}/{name}": array for name, array in segment.buckets.to_arrays().items()}
     return arrays
-
-
-def _stores_order(buckets: Buckets | None) -> bool:
-    """Return whether a file holds the order of ids, which follows from the ranks of rows."""
-    return buckets is None or buckets.stores_order
-
-
-def _first_id(segment: Segment) -> int | None:
-    """Return the smallest id if ids follow from the ranks of rows: they are a range. Otherwise a file holds them."""
-    if _stores_order(segment.buckets):
-        return None
-    first, last = (int(segment.ids[segment.order[end]]) for end in (0, -1))
-    return first if last - first == segment.n_rows - 1 else None
 
 
 def _describe_buckets(buckets: Buckets | None) -> dict[str, Any] | None:
@@ -168,10 +150,6 @@ class _SegmentArrays:
             expected = f"{np.dtype(dtype)} of shape {shape}"
             raise ValueError(f"section {section} must be {expected}, got {found.dtype} of shape {found.shape}")
         return found
-
-    def has(self, part: str) -> bool:
-        """Return whether there is a section `part`."""
-        return f"{self.name}/{part}" in self._arrays
 
     def removed(self, section: str | None) -> Mask:
         """Return the mask of removed rows that `section` holds."""
@@ -216,10 +194,8 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int, orig
     codes = _load_codes(arrays, stored, rows.n_bits, by_row=kind is not None and kind.stores_codes_by_row)
     order = ranks = NO_RANKS
     if kind is not None and kind.reorders_rows:
-        ranks = arrays.get("ranks", np.int32, n_rows)
-        stores_order = kind.stores_order or arrays.has("order")  # as older files do
-        order = arrays.get("order", np.int32, n_rows) if stores_order else _order_of(ranks)
-    ids = _load_ids(entry, arrays, ranks)
+        order, ranks = arrays.get("order", np.int32, n_rows), arrays.get("ranks", np.int32, n_rows)
+    ids = arrays.get("ids", np.int64, n_rows)
     _check_id_range(ids, order, next_id)
     buckets = None if kind is None else _load_buckets(kind, entry["buckets"], arrays, rows.buckets)
     own = {} if buckets is None else buckets.columns()
@@ -233,25 +209,6 @@ def _load_segment(entry: Any, stored: Stored, rows: RowStore, next_id: int, orig
         buckets,
         origin,
     )
-
-
-def _order_of(ranks: Ranks) -> Ranks:
-    """Return the rows in the order of their ids."""
-    if ranks.min() < 0 or ranks.max() >= len(ranks):
-        raise ValueError(f"ranks of rows must be below {len(ranks)}")
-    order = np.zeros_like(ranks)  # sound also where a file repeats ranks, which a check finds
-    order[ranks] = np.arange(len(ranks), dtype=np.int32)
-    return order
-
-
-def _load_ids(entry: dict[str, Any], arrays: _SegmentArrays, ranks: Ranks) -> Ids:
-    """Return the ids of a segment: a section, or a range by the ranks of rows."""
-    if "first_id" not in entry:
-        ids: Ids = arrays.get("ids", np.int64, arrays.n_rows)
-        return ids
-    if len(ranks) != arrays.n_rows:
-        raise ValueError(f"{arrays.name} must have ids, as all segments whose rows are in the order of ids do")
-    return as_count(entry["first_id"], "first_id", least=0, most=2**63 - 1 - len(ranks)) + ranks.astype(np.int64)
 
 
 def _load_codes(arrays: _SegmentArrays, stored: Stored, n_bits: int, by_row: bool) -> CodeRows:

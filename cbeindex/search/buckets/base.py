@@ -81,9 +81,6 @@ class Buckets(ABC):
     reorders_rows: ClassVar[bool]
     """Whether segments with these buckets have their rows in another order than that of ids."""
 
-    stores_order: ClassVar[bool] = True
-    """Whether files hold the order of ids beside the ranks of rows, and ids that are a range."""
-
     stored_columns: ClassVar[tuple[str, ...]] = ()
     """Names of the columns of a segment that the buckets store."""
 

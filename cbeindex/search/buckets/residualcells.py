@@ -94,7 +94,6 @@ class ResidualCells(Buckets):
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
     reorders_rows: ClassVar[bool] = True
-    stores_order: ClassVar[bool] = False
     stored_columns: ClassVar[tuple[str, ...]] = ("residuals",)
 
     def __getstate__(self) -> dict[str, Any]:
