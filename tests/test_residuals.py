@@ -126,7 +126,7 @@ def test_records_hold_what_was_written_to_them(seed, n_rows, n_bytes):
     order = rng.permutation(n_rows)
     places = (np.repeat(32 * starts[:-1] - offsets[:-1], sizes) + np.arange(n_rows))[order]
     fill_records(column, order, places, order, n_bytes, records)
-    rows = RecordRows(records, offsets, starts, centres, n_bytes)
+    rows = RecordRows(records, offsets, 32 * starts[:-1], centres, n_bytes)
     assert len(rows) == n_rows
     assert rows.shape == column.shape
     np.testing.assert_array_equal(rows[:], column)

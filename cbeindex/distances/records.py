@@ -28,8 +28,8 @@ class RecordRows:
     records : uint8 array of shape (n_records, bytes of a record)
     offsets : int64 array of shape (n_cells + 1,)
         Cell c holds the rows [offsets[c], offsets[c + 1]).
-    starts : int64 array of shape (n_cells + 1,)
-        The rows of cell c are the first in its records, [starts[c], starts[c + 1]).
+    places : int64 array of shape (n_cells,)
+        The place of the first of them: record * 32 + lane. The others follow it.
     centres : uint16 array of shape (n_cells,)
     n_bytes : int
         Bytes of a code.
@@ -38,9 +38,10 @@ class RecordRows:
     nbytes = 0  # buckets count the records
 
     def __init__(
-        self, records: NDArray[np.uint8], offsets: Rows, starts: Rows, centres: NDArray[np.uint16], n_bytes: int
+        self, records: NDArray[np.uint8], offsets: Rows, places: Rows, centres: NDArray[np.uint16], n_bytes: int
     ) -> None:
-        self._records, self._offsets, self._starts, self._centres = records, offsets, starts, centres
+        self._records, self._offsets, self._centres = records, offsets, centres
+        self._shifts = places - offsets[:-1]
         self._n_bytes = n_bytes
 
     def __len__(self) -> int:
@@ -54,7 +55,7 @@ class RecordRows:
     def __getitem__(self, rows: Any) -> NDArray[np.uint8]:
         numbers = np.arange(len(self))[rows]
         cell = np.searchsorted(self._offsets, numbers, side="right") - 1
-        places = RECORD_ROWS * self._starts[cell] + numbers - self._offsets[cell]
+        places = numbers + self._shifts[cell]
         column = np.empty((len(numbers), self.shape[1]), dtype=np.uint8)
         kernels.residuals.read_records(self._records, places, self._centres[cell], self._n_bytes, column)
         return column

@@ -36,6 +36,7 @@ from ..data.sparserows import VectorRows
 from .estimator import Geometry
 from .kmeans import assign, means, rounds
 from .metrics import Metric, products_and_squares, squares
+from .rounding import rounded
 
 CELL_BITS = (1, 2, 4)
 """Bits a dimension that residual codes may have."""
@@ -349,7 +350,7 @@ def _train_centres(projections: Projections) -> Floats:
     if not _explain(centroids, held, limits.least_centre_gain):
         return one
     centres, sizes = means(projections, assign(points, centroids), n_centres)
-    return np.ascontiguousarray(centres[sizes > 0])
+    return rounded(centres[sizes > 0])
 
 
 def _explain(centroids: Floats, points: Floats, share: float) -> bool:

@@ -58,23 +58,31 @@ def order_by_cell(cells: Rows, n_made: Rows, n_plain: Rows, begins: Rows, querie
 
 
 @njit(cache=True, nogil=True)
-def n_first_cells(cells: Rows, starts: Rows, n_rows: int) -> int:
+def n_first_cells(cells: Rows, spans: Rows, n_rows: int) -> int:
     """Return how many of the first cells hold `n_rows` rows, if they are full."""
     n, count = 0, 0
     while n < cells.size and count < n_rows:
-        count += 32 * (starts[cells[n] + 1] - starts[cells[n]])
+        count += 32 * (spans[cells[n], 1] - spans[cells[n], 0])
         n += 1
     return n
+
+
+@njit(cache=True, nogil=True)
+def known_shifts(cells: Rows, cell_shifts: Floats, cell_centres: Any, shifts: Floats) -> None:
+    """Write what a query adds to the distances of the centres of cells that it has visited."""
+    forget_shifts(shifts)
+    for i in range(cells.size):
+        shifts[np.int64(cell_centres[cells[i]]), 0] = cell_shifts[i]
 
 
 @njit(cache=True, nogil=True, shared=True)
 def scan_together(
     cells: Rows, shifts: Floats, n_made: Rows, n_plain: Rows, tables: Tables, steps: Floats, product_offsets: Floats,
-    records: Records, starts: Rows, copies: Records, copy_starts: Rows, n_bytes: int, hidden: Mask, ranks: Ranks,
+    records: Records, spans: Rows, copies: Records, copy_spans: Rows, n_bytes: int, hidden: Mask, ranks: Ranks,
     n_kept: int, found: Any, counts: Rows, bounds: Floats,
 ) -> None:  # fmt: skip
     """Visit cells [n_made[query], n_plain[query]) of all queries, each cell and the copies in it once for all."""
-    n_cells = starts.size - 1
+    n_cells = spans.shape[0]
     begins, every_cell = np.empty(n_cells + 2, dtype=np.int64), np.arange(n_cells)
     n = (n_plain - n_made).sum()
     visitors, numbers = np.empty(n, dtype=np.int64), np.empty(n, dtype=np.int64)
@@ -83,18 +91,18 @@ def scan_together(
     for i in range(n):
         visit_shifts[i] = shifts.flat[numbers[i]]
     for part in range(2 if copies.shape[0] > 0 else 1):
-        codes, places = (copies, copy_starts) if part else (records, starts)
+        codes, spans_of = (copies, copy_spans) if part else (records, spans)
         scan_visits(
-            every_cell, begins, visitors, visit_shifts, tables, False, steps, product_offsets, codes, places, n_bytes,
-            hidden, ranks, n_kept, found, counts, bounds,
+            every_cell, begins, visitors, visit_shifts, tables, False, steps, product_offsets, codes, spans_of,
+            n_bytes, hidden, ranks, n_kept, found, counts, bounds,
         )  # fmt: skip
 
 
 @njit(cache=True, nogil=True)
 def search_group(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
-    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
-    copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
+    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, spans: Rows, records: Records,
+    copy_spans: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
     kept: KeptRows, metric: int, sizes: Rows, room: int, rivals: Floats, keys: Keys, distances: Floats,
     result_ids: Ids, visits: Rows, is_short: Mask,
 ) -> bool:  # fmt: skip
@@ -127,27 +135,27 @@ def search_group(
         n_plain[i] = shifts_of_cells(
             z, query_shifts[i], centres, weights, chosen, n_probes, cell_centres, cells[i], shifts[i], centre_shifts
         )
-        n = n_first_cells(cells[i, : n_plain[i]], starts, 2 * n_kept)
+        n = n_first_cells(cells[i, : n_plain[i]], spans, 2 * n_kept)
         n_made[i] = n
         scan_visits(
             cells[i, :n], begin_one[: n + 1], one, shifts[i], tables[own], False, steps[own], product_offsets[own],
-            records, starts, n_bytes, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+            records, spans, n_bytes, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
         )  # fmt: skip
         if with_copies:
             scan_visits(
                 cells[i, :n], begin_one[: n + 1], one, shifts[i], tables[own], False, steps[own], product_offsets[own],
-                copies, copy_starts, n_bytes, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+                copies, copy_spans, n_bytes, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
             )  # fmt: skip
         if n_plain[i] < n_probes:
             scan_precisely(
                 z, bits, cells[i, n_plain[i] : n_probes], shifts[i, n_plain[i] : n_probes], precise_tables, records,
-                starts, copies, copy_starts, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+                spans, copies, copy_spans, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
             )  # fmt: skip
         if counts[i] > n_kept:
             bounds[i] = float_of_key(keep_first(found[i], counts[i], n_kept))
             counts[i] = n_kept
     scan_together(
-        cells, shifts, n_made, n_plain, tables, steps, product_offsets, records, starts, copies, copy_starts, n_bytes,
+        cells, shifts, n_made, n_plain, tables, steps, product_offsets, records, spans, copies, copy_spans, n_bytes,
         hidden, ranks, n_kept, found, counts, bounds,
     )  # fmt: skip
     n_made[:], n_all = n_probes, np.full(n_queries, n_probes)
@@ -164,11 +172,11 @@ def search_group(
             if n_plain[i] < n_all[i]:
                 precise = slice(n_plain[i], n_all[i])
                 scan_precisely(
-                    z, bits, cells[i, precise], shifts[i, precise], precise_tables, records, starts, copies,
-                    copy_starts, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
+                    z, bits, cells[i, precise], shifts[i, precise], precise_tables, records, spans, copies,
+                    copy_spans, hidden, ranks, n_kept, found[own], counts[own], bounds[own],
                 )  # fmt: skip
         scan_together(
-            cells, shifts, n_made, n_plain, tables, steps, product_offsets, records, starts, copies, copy_starts,
+            cells, shifts, n_made, n_plain, tables, steps, product_offsets, records, spans, copies, copy_spans,
             n_bytes, hidden, ranks, n_kept, found, counts, bounds,
         )  # fmt: skip
     for i in range(n_queries):
@@ -176,8 +184,9 @@ def search_group(
         is_short[i] &= n < sizes[3] and n_probes < n_cells
         if not is_short[i]:
             n = among_rivals(found[i], n, sizes, weights[5], rivals[i])
-            count_visits(cells[i, : n_all[i]], starts, copy_starts, with_copies, visits)
-            forget_shifts(centre_shifts)
+            count_visits(cells[i, : n_all[i]], spans, copy_spans, with_copies, visits)
+            if kept.shape[0] > 0:
+                known_shifts(cells[i, : n_all[i]], shifts[i], cell_centres, centre_shifts)
             query = queries[i if vectors.shape[0] > 0 else 0]
             if not read_found(
                 read_only(projections[i]), query_shifts[i], read_only(query), centres, weights, order, ids, vectors,

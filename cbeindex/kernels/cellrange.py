@@ -74,13 +74,14 @@ def doubt_of(
 @njit(cache=True, nogil=True)
 def append_within(
     estimates: Floats, query_shift: float, numbers: Floats, numbers_of_rows: Any, first: int, hidden: Mask,
-    n_rows: int, across: float, apart: float, whole: float, radius: float, terms: Any, rows: Rows, near: Floats,
+    span: Rows, across: float, apart: float, whole: float, radius: float, terms: Any, rows: Rows, near: Floats,
     count: int,
 ) -> int:  # fmt: skip
     """Append the rows of a record that may be within `radius`, with their estimates; return how many there are then.
 
     Offsets, spreads and lengths of the record begin at `numbers[first + 32]`, `+ 64` and `+ 96`, and row numbers at
-    `numbers_of_rows[first + 128]`. A file may hold any number there: rows that do not exist are not appended.
+    `numbers_of_rows[first + 128]`. A record also holds rows of other cells, and a file any number there: only rows from
+    `span[2]` to before `span[3]` are appended.
     """
     root = np.sqrt(across)
     for i in range(32):
@@ -97,7 +98,7 @@ def append_within(
         if estimate - doubt_of(estimate, query_shift, offset, spread, length, across, apart, whole, terms) > radius:
             continue
         row = np.int64(numbers_of_rows[first + 128 + i])
-        if 0 <= row < n_rows and (hidden.size == 0 or not hidden[row]):
+        if span[2] <= row < span[3] and (hidden.size == 0 or not hidden[row]):
             rows[count], near[count] = row, estimates[i]
             count += 1
     return count
@@ -106,8 +107,8 @@ def append_within(
 @njit(cache=True, nogil=True)
 def rows_within(
     projections: Projections, query_shift: float, centres: Floats, apart: Any, bits: int, weights: Floats,
-    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
-    hidden: Mask, n_rows: int, gap: float, radius: float, terms: Any, room: int, rows: Rows, near: Floats, visits: Rows,
+    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, spans: Rows, records: Records,
+    hidden: Mask, gap: float, radius: float, terms: Any, room: int, rows: Rows, near: Floats, visits: Rows,
 ) -> int:  # fmt: skip
     """Find the rows that may be within `radius` of a query; return their number, or -1 if there is no room for them.
 
@@ -148,8 +149,8 @@ def rows_within(
     for i in range(n_visited):
         cell = np.int64(cells[i] & np.uint64(0xFFFFFFFF))
         if i + 1 < n_visited:
-            prefetch_record(records, starts[np.int64(cells[i + 1] & np.uint64(0xFFFFFFFF))])
-        centre, start, stop = np.int64(cell_centres[cell]), starts[cell], starts[cell + 1]
+            prefetch_record(records, spans[np.int64(cells[i + 1] & np.uint64(0xFFFFFFFF)), 0])
+        centre, start, stop = np.int64(cell_centres[cell]), spans[cell, 0], spans[cell, 1]
         if np.isnan(shifts[centre, 0]):
             shift_of(projections, query_shift, centres, centre, weights, shifts)
         shift, across = shifts[centre, 0], shifts[centre, 1]
@@ -172,7 +173,7 @@ def rows_within(
                     sums, 0, records, base + at, base + at, step, product_offset, shift, 0.0, LARGEST, estimates
                 )  # fmt: skip
             count = append_within(
-                estimates, query_shift, numbers, numbers_of_rows, (base + at) // 4, hidden, n_rows, across,
+                estimates, query_shift, numbers, numbers_of_rows, (base + at) // 4, hidden, spans[cell], across,
                 apart[centre], whole, radius, terms, rows, near, count,
             )  # fmt: skip
         visits[0] += 32 * (stop - start)

@@ -83,7 +83,7 @@ def choose_cells(
 @njit(cache=True, nogil=True, shared=True)
 def scan_visits(
     cells: Rows, begins: Rows, queries: Rows, visit_shifts: Floats, tables: Tables, is_precise: bool, steps: Floats,
-    product_offsets: Floats, records: Records, starts: Rows, n_bytes: int, hidden: Mask, ranks: Ranks, k: int,
+    product_offsets: Floats, records: Records, spans: Rows, n_bytes: int, hidden: Mask, ranks: Ranks, k: int,
     found: Any, counts: Rows, bounds: Floats,
 ) -> None:  # fmt: skip
     """Estimate the rows of cells for the queries that visit them, up to four of which share the reading of a record.
@@ -101,8 +101,8 @@ def scan_visits(
         The query of a visit, and what the query adds to all distances of rows in the cell.
     tables, steps, product_offsets
         Of all queries. If tables are precise, only one query may visit cells.
-    starts : int64 array of shape (n_cells + 1,)
-        The records of each cell.
+    spans : int64 array of shape (n_cells, 4)
+        The records of each cell, [first, stop), and its rows, [first, stop). Records also hold rows of other cells.
     found : uint64 array of shape (n_queries, k + 32 or more)
         A bound is lowered whenever the room of its query is full.
     counts, bounds : int64 and float32 arrays of shape (n_queries,)
@@ -112,10 +112,11 @@ def scan_visits(
     rows, bits = view_as(records.reshape(-1), np.int32), view_as(near, np.int32)
     size, at, last = records.shape[1], 32 * n_bytes, found.shape[1] - 32
     for i in range(cells.size):
-        start, stop = starts[cells[i]], starts[cells[i] + 1]
+        start, stop = spans[cells[i], 0], spans[cells[i], 1]
+        first_row, stop_row = spans[cells[i], 2], spans[cells[i], 3]
         if i + 1 < cells.size:  # the processor itself asks for what follows the first two records
-            first = starts[cells[i + 1]]
-            for byte in range(first * size, min(first + 2, starts[cells[i + 1] + 1]) * size, 64):
+            first = spans[cells[i + 1], 0]
+            for byte in range(first * size, min(first + 2, spans[cells[i + 1], 1]) * size, 64):
                 prefetch(records, byte)
         for visit in range(begins[i], begins[i + 1], 4):
             n = min(4, begins[i + 1] - visit)
@@ -141,9 +142,9 @@ def scan_visits(
                     while within != 0:
                         lowest = within & (~within + np.uint64(1))
                         place = np.int64(popcount64(lowest - np.uint64(1)))
-                        # A file may hold any row numbers: those of rows that do not exist are passed over.
+                        # Rows of other cells are passed over. A file may hold any row numbers.
                         row = np.int64(rows[(base + at + 512) // 4 + place])
-                        if 0 <= row < ranks.size and (hidden.size == 0 or not hidden[row]):
+                        if first_row <= row < stop_row and (hidden.size == 0 or not hidden[row]):
                             found[query, count] = key_of(bits[place], np.int64(ranks[row]) & 0xFFFFFFFF)
                             count += 1
                         within ^= lowest

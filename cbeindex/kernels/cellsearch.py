@@ -30,7 +30,7 @@ from .views import read_only
 @njit(cache=True, nogil=True, shared=True)
 def search_one(
     z: Floats, query_shift: float, query: Vectors, centres: Floats, bits: int, weights: Floats, directory: Records,
-    centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows,
+    centroids: Floats, bases: Floats, cell_centres: Any, spans: Rows, records: Records, copy_spans: Rows,
     copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int,
     counts: Rows, tables: Tables, precise_tables: Tables, near: Floats, cells: Keys, shifts: Floats, found: Any,
     seen: Rows, rivals: Floats, keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
@@ -50,7 +50,7 @@ def search_one(
     first, n_more = 0, n_probes
     while n_more > 0:  # the nearest cells, and then those in reach
         scan_cells(
-            z, query_shift, centres, bits, weights, cells[first:], n_more, cell_centres, starts, records, copy_starts,
+            z, query_shift, centres, bits, weights, cells[first:], n_more, cell_centres, spans, records, copy_spans,
             copies, hidden, ranks, n_kept, step, product_offset, tables, precise_tables, shifts, found, n_keys, bounds,
             visits,
         )  # fmt: skip
@@ -67,8 +67,8 @@ def search_one(
         while n_done < n_cells and n_keys[0] < n_wanted:
             n_more = min(max(n_probes, n_done), n_cells - n_done)
             scan_cells(
-                z, query_shift, centres, bits, weights, cells[n_done:], n_more, cell_centres, starts, records,
-                copy_starts, copies[:0], hidden, ranks, n_found, step, product_offset, tables, precise_tables, shifts,
+                z, query_shift, centres, bits, weights, cells[n_done:], n_more, cell_centres, spans, records,
+                copy_spans, copies[:0], hidden, ranks, n_found, step, product_offset, tables, precise_tables, shifts,
                 found, n_keys, bounds, visits,
             )  # fmt: skip
             n_done += n_more
@@ -84,8 +84,8 @@ def search_one(
 @njit(cache=True, nogil=True)
 def search_projections(
     projections: Projections, query_shifts: Floats, queries: Vectors, centres: Floats, bits: int, weights: Floats,
-    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, starts: Rows, records: Records,
-    copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
+    directory: Records, centroids: Floats, bases: Floats, cell_centres: Any, spans: Rows, records: Records,
+    copy_spans: Rows, copies: Records, hidden: Mask, ranks: Ranks, order: Ranks, ids: Ids, vectors: Vectors,
     kept: KeptRows, metric: int, counts: Rows, room: int, rivals: Floats, keys: Keys, distances: Floats,
     result_ids: Ids, visits: Rows,
 ) -> bool:  # fmt: skip
@@ -106,9 +106,9 @@ def search_projections(
         Codes, factors and offsets of the centroids, 32 cells in a record.
     centroids, bases : float32 arrays of shape (n_cells, width) and (n_cells,)
     cell_centres : uint8 array of shape (n_cells,)
-    starts : int64 array of shape (n_cells + 1,)
-        The records of each cell.
-    copy_starts, copies : int64 array of shape (n_cells + 1,), uint8 array of shape (n_records, size)
+    spans : int64 array of shape (n_cells, 4)
+        The records of each cell, [first, stop), and its rows, [first, stop). Records also hold rows of other cells.
+    copy_spans, copies : int64 array of shape (n_cells, 4), uint8 array of shape (n_records, size)
         Records of rows in their second cells, or no records.
     vectors : float32 array of shape (n_rows, dim), or (0, dim)
         Without vectors, and without kept ones of 4 or 8 bits, the nearest rows by estimate are the result.
@@ -140,7 +140,7 @@ def search_projections(
         query = queries[i] if vectors.shape[0] > 0 else queries[0]
         if not search_one(
             read_only(projections[i]), query_shifts[i], read_only(query), centres, bits, weights, directory, centroids,
-            bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order, ids, vectors, kept, metric,
+            bases, cell_centres, spans, records, copy_spans, copies, hidden, ranks, order, ids, vectors, kept, metric,
             counts, tables, precise_tables, near, cells, shifts, found, seen, rivals[i], keys[i], distances[i],
             result_ids[i], visits,
         ):  # fmt: skip
@@ -152,7 +152,7 @@ def search_projections(
 def search_vectors(
     queries: Vectors, longest: float, mean: Vectors, signs: Any, layout: Any, passes: Floats, coefficients: Floats,
     n_work: int, centres: Floats, bits: int, weights: Floats, directory: Records, centroids: Floats, bases: Floats,
-    cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks,
+    cell_centres: Any, spans: Rows, records: Records, copy_spans: Rows, copies: Records, hidden: Mask, ranks: Ranks,
     order: Ranks, ids: Ids, vectors: Vectors, kept: KeptRows, metric: int, counts: Rows, room: int, rivals: Floats,
     keys: Keys, distances: Floats, result_ids: Ids, visits: Rows,
 ) -> int:  # fmt: skip
@@ -192,7 +192,7 @@ def search_vectors(
             query = first + i
             if not search_one(
                 read_only(projections[i]), query_shifts[i], read_only(queries[query]), centres, bits, weights,
-                directory, centroids, bases, cell_centres, starts, records, copy_starts, copies, hidden, ranks, order,
+                directory, centroids, bases, cell_centres, spans, records, copy_spans, copies, hidden, ranks, order,
                 ids, vectors, kept, metric, counts, tables, precise_tables, near, cells, shifts, found, seen,
                 rivals[query], keys[query], distances[query], result_ids[query], visits,
             ):  # fmt: skip

@@ -83,17 +83,17 @@ def shifts_of_cells(
 
 @njit(cache=True, nogil=True, shared=True)
 def scan_precisely(
-    z: Floats, bits: int, cells: Rows, visit_shifts: Floats, precise_tables: Tables, records: Records, starts: Rows,
-    copies: Records, copy_starts: Rows, hidden: Mask, ranks: Ranks, k: int, found: Any, counts: Rows, bounds: Floats,
+    z: Floats, bits: int, cells: Rows, visit_shifts: Floats, precise_tables: Tables, records: Records, spans: Rows,
+    copies: Records, copy_spans: Rows, hidden: Mask, ranks: Ranks, k: int, found: Any, counts: Rows, bounds: Floats,
 ) -> None:  # fmt: skip
     """Visit cells, and copies in them, for one query with precise tables; arrays of queries are those of this one."""
     step, product_offset = fill_tables(z, bits, True, precise_tables[0])
     steps, offsets = np.full(1, step), np.full(1, product_offset)
     begins, queries = np.arange(cells.size + 1), np.zeros(cells.size, dtype=np.int64)
     for part in range(2 if copies.shape[0] > 0 else 1):
-        codes, places = (copies, copy_starts) if part else (records, starts)
+        codes, spans_of = (copies, copy_spans) if part else (records, spans)
         scan_visits(
-            cells, begins, queries, visit_shifts, precise_tables, True, steps, offsets, codes, places,
+            cells, begins, queries, visit_shifts, precise_tables, True, steps, offsets, codes, spans_of,
             (z.size * bits + 7) // 8, hidden, ranks, k, found, counts, bounds,
         )  # fmt: skip
 
@@ -101,7 +101,7 @@ def scan_precisely(
 @njit(cache=True, nogil=True)
 def scan_cells(
     z: Floats, query_shift: float, centres: Floats, bits: int, weights: Floats, chosen: Keys, n_cells: int,
-    cell_centres: Any, starts: Rows, records: Records, copy_starts: Rows, copies: Records, hidden: Mask, ranks: Ranks,
+    cell_centres: Any, spans: Rows, records: Records, copy_spans: Rows, copies: Records, hidden: Mask, ranks: Ranks,
     k: int, step: float, product_offset: float, tables: Tables, precise_tables: Tables, shifts: Floats, found: Any,
     counts: Rows, bounds: Floats, visits: Rows,
 ) -> None:  # fmt: skip
@@ -116,26 +116,26 @@ def scan_cells(
     steps, offsets = np.full(1, step), np.full(1, product_offset)
     begins, queries = np.arange(n_plain + 1), np.zeros(n_plain, dtype=np.int64)
     for part in range(2 if copies.shape[0] > 0 else 1):
-        codes, places = (copies, copy_starts) if part else (records, starts)
+        codes, spans_of = (copies, copy_spans) if part else (records, spans)
         scan_visits(
-            cells[:n_plain], begins, queries, visit_shifts[:n_plain], tables, False, steps, offsets, codes, places,
+            cells[:n_plain], begins, queries, visit_shifts[:n_plain], tables, False, steps, offsets, codes, spans_of,
             (z.size * bits + 7) // 8, hidden, ranks, k, found, counts, bounds,
         )  # fmt: skip
     if n_plain < n_cells:
         scan_precisely(
-            z, bits, cells[n_plain:], visit_shifts[n_plain:], precise_tables, records, starts, copies, copy_starts,
+            z, bits, cells[n_plain:], visit_shifts[n_plain:], precise_tables, records, spans, copies, copy_spans,
             hidden, ranks, k, found, counts, bounds,
         )  # fmt: skip
-    count_visits(cells, starts, copy_starts, copies.shape[0] > 0, visits)
+    count_visits(cells, spans, copy_spans, copies.shape[0] > 0, visits)
 
 
 @njit(cache=True, nogil=True)
-def count_visits(cells: Rows, starts: Rows, copy_starts: Rows, has_copies: bool, visits: Rows) -> None:
+def count_visits(cells: Rows, spans: Rows, copy_spans: Rows, has_copies: bool, visits: Rows) -> None:
     """Count the rows in cells that are visited, and the cells."""
     for cell in cells:
-        visits[0] += 32 * (starts[cell + 1] - starts[cell])
+        visits[0] += 32 * (spans[cell, 1] - spans[cell, 0])
         if has_copies:
-            visits[0] += 32 * (copy_starts[cell + 1] - copy_starts[cell])
+            visits[0] += 32 * (copy_spans[cell, 1] - copy_spans[cell, 0])
     visits[1] += cells.size
 
 

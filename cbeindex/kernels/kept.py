@@ -134,7 +134,8 @@ def read_kept(
         )
         if np.isnan(distance):
             return -1
-        insert(distance, ids[places[i]], near, near_ids, i)
+        if distance <= near[near.size - 1]:  # ids of other rows are not read
+            insert(distance, ids[places[i]], near, near_ids, i)
     return n
 
 

@@ -11,6 +11,7 @@ from .._core.typing import Arrays, Floats
 from ..distances.codec import Codec
 from ..distances.keptcodec import KEPT_BITS
 from ..distances.residuals import CELL_BITS, MOST_CENTRES, ResidualCodec
+from ..distances.rounding import Rounded
 from ..encoders import ENCODERS, Encoder
 from ..store.rowstore import RowStore
 from .values import value_of
@@ -20,9 +21,11 @@ _OPTIONS = ("n_tables", "table_bits", "n_cells", "cell_bits", "spill")
 # The sections that hold the arrays of the encoder begin with this.
 ENCODER_PREFIX = "encoder/"
 
-# The section that holds the centres of residual codes, and the largest number in it.
+# The section that holds the centres of residual codes, and the largest number in it. Rounded centres are levels, and
+# have another section for their scales.
 RESIDUALS_PREFIX = "residuals/"
 _CENTRES = f"{RESIDUALS_PREFIX}centres"
+_SCALES = "scales"
 _LONGEST = 1e18
 
 # The section that holds the centres of kept vectors of 4 or 8 bits.
@@ -60,7 +63,7 @@ def encoder_content(encoder: Encoder) -> tuple[dict[str, Any], Arrays]:
 
 def residuals_content(codec: ResidualCodec | None) -> tuple[dict[str, Any] | None, Arrays]:
     """Describe a codec of residual codes, None before the index is fitted; return its centres by section name."""
-    return (None, {}) if codec is None else ({"bits": codec.bits}, {_CENTRES: codec.centres})
+    return (None, {}) if codec is None else ({"bits": codec.bits}, _centre_arrays(_CENTRES, codec.centres))
 
 
 def load_residuals(content: dict[str, Any], arrays: Arrays, n_bits: int) -> tuple[Floats, int] | None:
@@ -81,7 +84,7 @@ def levels_content(codec: Codec | None) -> tuple[dict[str, Any], Arrays]:
     if codec is None:
         return {"fitted": False}, {}
     own = None if codec.rows_of_levels is None or codec.shares_centres else codec.rows_of_levels.residuals.centres
-    return {"fitted": True}, {} if own is None else {_KEPT_CENTRES: own}
+    return {"fitted": True}, {} if own is None else _centre_arrays(_KEPT_CENTRES, own)
 
 
 def load_levels(content: dict[str, Any], arrays: Arrays, n_levels: int) -> tuple[bool, Floats | None]:
@@ -102,9 +105,27 @@ def n_kept_centres(arrays: Arrays) -> int:
     return 1 if own is None else len(own)
 
 
+def _centre_arrays(name: str, centres: Floats) -> Arrays:
+    """Return centres of residuals by section name, as levels if they are rounded. Older files hold others."""
+    found = Rounded.of(centres)
+    if not np.array_equal(found.rows(), centres):
+        return {name: centres}
+    return {name: found.levels, _scales_of(name): found.scales}
+
+
+def _scales_of(name: str) -> str:
+    """Return the name of the section with the scales of centres."""
+    return f"{name.rpartition('/')[0]}/{_SCALES}"
+
+
 def _checked_centres(arrays: Arrays, name: str, n_bits: int) -> Floats:
-    """Return centres of residuals from a section of a file."""
-    centres: Floats = as_array(arrays, name, np.float32, (None, n_bits))
+    """Return centres of residuals from the sections of a file."""
+    if _scales_of(name) in arrays:
+        levels = as_array(arrays, name, np.int8, (None, n_bits))
+        scales = as_array(arrays, _scales_of(name), np.float32, (len(levels),))
+        centres = Rounded.checked(levels, scales, _LONGEST).rows()
+    else:
+        centres = as_array(arrays, name, np.float32, (None, n_bits))
     if not 1 <= len(centres) <= MOST_CENTRES or not np.isfinite(centres).all() or np.abs(centres).max() > _LONGEST:
         raise ValueError(f"centres must be 1 to {MOST_CENTRES} rows of finite numbers up to {_LONGEST:g}")
     return centres

@@ -142,6 +142,7 @@ class CellCall:
         least, most = counts.probes(cells.n_cells)
         n_exact = max(most, tuning().exact_cells_of_probe * counts.n_probes + tuning().least_exact_cells)
         copies = cells.copies if counts.with_copies else Copies.none(cells.n_cells, codec.n_bytes)
+        copy_spans = copies.spans(segment.n_rows)
         numbers = [
             least, min(cells.n_cells, n_exact), counts.most_found, counts.n_wanted, counts.kept_bits, most,
             tuning().reach_rank + counts.n_own if counts.reach > 0 else 0, counts.rank, counts.n_found,
@@ -151,7 +152,7 @@ class CellCall:
         self._vector_bytes = 0 if vectors is None else vectors.itemsize * vectors.shape[1]
         self._arguments = (
             codec.centres, codec.bits, np.array(weights, dtype=np.float32), directory.records, cells.centroids,
-            directory.bases, cells.cell_centres, cells.starts, cells.records, copies.starts, copies.records, hidden,
+            directory.bases, cells.cell_centres, cells.spans, cells.records, copy_spans, copies.records, hidden,
             segment.ranks, segment.order, segment.ids,
             _NO_VECTORS if vectors is None or counts.kept_bits else vectors, vectors if counts.kept_bits else _NO_KEPT,
             codec.metric.number, np.array(numbers, dtype=np.int64),

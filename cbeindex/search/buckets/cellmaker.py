@@ -17,13 +17,14 @@ from ...data.codes import CodeRows
 from ...data.columns import take_rows
 from ...data.keys import EstimateKeys
 from ...distances.codec import Codec
-from ...distances.records import RECORD_ROWS
 from ...distances.residuals import CELL_BITS, ResidualCodec, centres_of, default_bits
+from ...distances.rounding import rounded
 from ...store.segment import NOT_HIDDEN, Segment
 from ..measuring import measure, sample_rows
 from .base import BucketMaker, Buckets
 from .cellkernel import CellCall, CellCounts
 from .celltrial import CellTrial
+from .packing import Packing, pack
 from .rangetrial import measure_ranges
 from .residualcells import ResidualCells
 from .spilling import Copies, empty_records, make_copies, second_cells
@@ -104,12 +105,12 @@ class CellMaker(BucketMaker):
         """Return a segment of any size with its rows in the order of cells."""
         assert self.codec is not None
         column: NDArray[np.uint8] = segment.columns["residuals"]
-        division = self._divide(column)
+        division, packing = _packed(self._divide(column))
         rows = np.argsort(division.cell, kind="stable")
         ranks = rows.astype(np.int32)  # rows were in the order of ids
         order = np.empty_like(ranks)
         order[rows] = np.arange(len(rows), dtype=np.int32)
-        cells = _lay_out(self.codec, column, rows, division)
+        cells = _lay_out(self.codec, column, rows, division, packing)
         words = segment.codes.take(rows)
         others = {name: take_rows(values, rows) for name, values in segment.columns.items() if name != "residuals"}
         arranged = replace(
@@ -203,15 +204,26 @@ def divide_points(points: Floats, n_parts: int, n_rounds: int) -> tuple[Rows, Fl
     return cell, centroids
 
 
-def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, division: _Division) -> ResidualCells:
-    """Write rows, which are in the order of cells, to records. Empty cells vanish."""
+def _packed(division: _Division) -> tuple[_Division, Packing]:
+    """Return cells in the order of their places in records. Empty cells vanish."""
     sizes = np.bincount(division.cell, minlength=len(division.centres))
     filled = np.flatnonzero(sizes)
-    sizes = sizes[filled]
-    offsets, starts = (np.concatenate([[0], np.cumsum(n)]) for n in (sizes, -(-sizes // RECORD_ROWS)))
-    records = empty_records(codec.n_bytes, starts)
+    packing = pack(sizes[filled])
+    kept = filled[packing.order]
+    numbers = np.zeros(len(sizes), dtype=np.int64)
+    numbers[kept] = np.arange(len(kept))
+    return _Division(numbers[division.cell], rounded(division.centroids[kept]), division.centres[kept]), packing
+
+
+def _lay_out(
+    codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, division: _Division, packing: Packing
+) -> ResidualCells:
+    """Write rows, which are in the order of cells, to records."""
+    sizes = np.bincount(division.cell, minlength=len(division.centres))
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    records = empty_records(codec.n_bytes, packing.n_records)
     numbers = np.arange(len(rows))
-    places = np.repeat(RECORD_ROWS * starts[:-1] - offsets[:-1], sizes) + numbers
+    places = np.repeat(packing.places - offsets[:-1], sizes) + numbers
 
     def task(start: int, stop: int) -> None:
         some = slice(start, stop)
@@ -219,7 +231,7 @@ def _lay_out(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, divisi
 
     for_each_chunk(task, len(rows), tuning().record_task_rows, n_cores())
     copies = Copies.none(len(sizes), codec.n_bytes)
-    return ResidualCells(codec, records, starts, offsets, division.centroids[filled], division.centres[filled], copies)
+    return ResidualCells(codec, records, packing.places, offsets, division.centroids, division.centres, copies)
 
 
 def _gain_of_copies(segment: Segment, cells: ResidualCells) -> float:

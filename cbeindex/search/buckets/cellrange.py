@@ -36,8 +36,7 @@ class RangeCall:
         weights = [*codec.shift_scales, directory.weight, share]
         self._arguments = (
             codec.centres, squares(codec.centres), codec.bits, np.array(weights, dtype=np.float32), directory.records,
-            cells.centroids, directory.bases, cells.cell_centres, cells.starts, cells.records, hidden, segment.n_rows,
-            float(gap),
+            cells.centroids, directory.bases, cells.cell_centres, cells.spans, cells.records, hidden, float(gap),
         )  # fmt: skip
         self._terms = codec.doubt_terms(limits.range_sigmas if reads_vectors else 0.0)
         self._room = kernels.querytables.room_for_tables(codec.n_bits, codec.bits)

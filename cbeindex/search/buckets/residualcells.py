@@ -4,7 +4,8 @@ A row is encoded once, when it is added, relative to one of the centres of the i
 cells of a segment lie within centres: the rows of a centre are divided by k-means on what their codes say of their
 projections. So segments are joined without vectors, and without encoding anything anew.
 
-The codes of a cell are in records of 32 rows (`kernels/residuals.py`), and every cell begins a new record.
+The codes of a cell are in records of 32 rows (`kernels/residuals.py`), some of which it shares with other cells
+(`packing.py`).
 """
 
 from __future__ import annotations
@@ -23,6 +24,7 @@ from ...data.codes import CodeRows
 from ...distances.metrics import squares
 from ...distances.records import RECORD_ROWS, RecordRows, record_bytes
 from ...distances.residuals import ResidualCodec
+from ...distances.rounding import Rounded
 from ...errors import CorruptIndexFileError
 from ...store.segment import Segment
 from ..calibration import Calibration, describe_calibration, load_calibration
@@ -60,8 +62,10 @@ class ResidualCells(Buckets):
     ----------
     codec : ResidualCodec
     records : uint8 array of shape (n_records, bytes of a record)
-    starts, offsets : int64 arrays of shape (n_cells + 1,)
-        Records of each cell, and its rows, which these records hold.
+    places : int64 array of shape (n_cells,)
+        The place of the first row of each cell in the records: record * 32 + lane.
+    offsets : int64 array of shape (n_cells + 1,)
+        The rows of each cell, which follow each other in the records.
     centroids : float32 array of shape (n_cells, width)
         Means of the first projections of rows.
     cell_centres : uint16 array of shape (n_cells,)
@@ -72,17 +76,20 @@ class ResidualCells(Buckets):
         What a number of probes finds; None for few rows.
     ranges : RangeCalibration, or None
         Which cells a range search visits; None if it visits all of them.
+    is_rounded : bool
+        Whether centroids are rounded to 8 bits, as files hold them. Those of older files are not.
     """
 
     codec: ResidualCodec
     records: NDArray[np.uint8]
-    starts: Rows
+    places: Rows
     offsets: Rows
     centroids: Floats
     cell_centres: NDArray[np.uint16]
     copies: Copies
     calibration: Calibration | None = None
     ranges: RangeCalibration | None = None
+    is_rounded: bool = True
 
     kind: ClassVar[str] = "residual cells"
     stores_codes_by_row: ClassVar[bool] = False
@@ -90,7 +97,7 @@ class ResidualCells(Buckets):
     stored_columns: ClassVar[tuple[str, ...]] = ("residuals",)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in self.__dict__.items() if name != "directory"}
+        return {name: value for name, value in self.__dict__.items() if name not in ("directory", "spans")}
 
     @property
     def n_cells(self) -> int:
@@ -105,7 +112,7 @@ class ResidualCells(Buckets):
     @property
     def nbytes(self) -> int:
         """Bytes of the cells, apart from the order of rows and from copies."""
-        arrays = (self.records, self.starts, self.offsets, self.centroids, self.cell_centres)
+        arrays = (self.records, self.places, self.offsets, self.centroids, self.cell_centres)
         return sum(array.nbytes for array in arrays)
 
     @property
@@ -119,8 +126,20 @@ class ResidualCells(Buckets):
 
     def columns(self) -> dict[str, Any]:
         """Return the columns of a segment that records hold."""
-        rows = RecordRows(self.records, self.offsets, self.starts, self.cell_centres, self.codec.n_bytes)
+        rows = RecordRows(self.records, self.offsets, self.places, self.cell_centres, self.codec.n_bytes)
         return {"residuals": rows}
+
+    @derived
+    def spans(self) -> Rows:
+        """The records of each cell, and its rows, from and to before, (n_cells, 4)."""
+        first, sizes = self.places // RECORD_ROWS, np.diff(self.offsets)
+        stop = -(-(self.places + sizes) // RECORD_ROWS)
+        return np.stack([first, np.where(sizes > 0, stop, first), self.offsets[:-1], self.offsets[1:]], axis=1)
+
+    @property
+    def is_packed(self) -> bool:
+        """Whether cells share records. Those of older files do not."""
+        return not np.array_equal(self.places, RECORD_ROWS * _starts_of(np.diff(self.offsets))[:-1])
 
     @derived
     def directory(self) -> Directory:
@@ -219,16 +238,20 @@ class ResidualCells(Buckets):
     def describe(self) -> dict[str, Any]:
         """Describe the cells apart from their arrays."""
         spilled = {"has_copies": True} if len(self.copies.records) else {}
+        packed = {"is_packed": True} if self.is_packed else {}
         measured = describe_calibration(self.calibration) | describe_ranges(self.ranges)
-        return {"n_cells": self.n_cells} | spilled | measured
+        rounded = {"is_rounded": True} if self.is_rounded else {}
+        return {"n_cells": self.n_cells} | spilled | packed | rounded | measured
 
     def to_arrays(self) -> Arrays:
         """Return the arrays of the cells."""
+        starts = {"places": self.places} if self.is_packed else {"starts": _starts_of(np.diff(self.offsets))}
+        levels = Rounded.of(self.centroids) if self.is_rounded else None
         return {
             "records": self.records,
-            "starts": self.starts,
+            **starts,
             "offsets": self.offsets,
-            "centroids": self.centroids,
+            **({"centroids": levels.levels, "scales": levels.scales} if levels else {"centroids": self.centroids}),
             "centres": self.cell_centres.astype(_centre_type(self.codec), copy=False),
             **({"copies": self.copies.records, "copy_starts": self.copies.starts} if len(self.copies.records) else {}),
         }
@@ -241,14 +264,15 @@ class ResidualCells(Buckets):
             raise ValueError("cells must not be in an index without centres")
         n_cells = as_count(described["n_cells"], "n_cells", most=n_rows)
         records = read("records", np.uint8, None, record_bytes(codec.n_bytes))
-        starts, offsets = read("starts", np.int64, n_cells + 1), read("offsets", np.int64, n_cells + 1)
+        offsets = read("offsets", np.int64, n_cells + 1)
         sizes = np.diff(offsets)
         if offsets[0] != 0 or offsets[-1] != n_rows or (sizes < 0).any():
             raise ValueError(f"offsets of cells must ascend from 0 to {n_rows}")
-        n_records = -(-sizes // RECORD_ROWS)
-        if starts[0] != 0 or starts[-1] != len(records) or not np.array_equal(np.diff(starts), n_records):
-            raise ValueError(f"records of cells must ascend from 0 to {len(records)}, as many as hold their rows")
-        centroids = read("centroids", np.float32, n_cells, codec.width)
+        places = _load_places(described, read, sizes, len(records))
+        is_rounded = as_flag(described.get("is_rounded", False), "is_rounded")
+        centroids = read("centroids", np.int8 if is_rounded else np.float32, n_cells, codec.width)
+        if is_rounded:
+            centroids = Rounded.checked(centroids, read("scales", np.float32, n_cells), _LARGEST**0.5).rows()
         centres = read("centres", _centre_type(codec), n_cells).astype(np.uint16)
         longest = squares(centroids).max(initial=0)
         if not longest <= _LARGEST or centres.max(initial=0) >= len(codec.centres):
@@ -260,7 +284,7 @@ class ResidualCells(Buckets):
             if copies.starts[0] != 0 or copies.starts[-1] != len(of_copies) or (np.diff(copies.starts) < 0).any():
                 raise ValueError(f"records of copies must ascend from 0 to {len(of_copies)}")
         calibration, ranges = load_calibration(described), load_ranges(described)
-        return cls(codec, records, starts, offsets, centroids, centres, copies, calibration, ranges)
+        return cls(codec, records, places, offsets, centroids, centres, copies, calibration, ranges, is_rounded)
 
     def check(self, codes: CodeRows) -> None:
         """Raise CorruptIndexFileError if records hold numbers that no save writes."""
@@ -301,12 +325,32 @@ class ResidualCells(Buckets):
         return numbers[:, 16 * RECORD_ROWS :].view("<i4"), is_absent
 
     def _holds_rows(self) -> Rows:
-        """Return the row that must be at each place of the records, -1 for places behind the rows of a cell."""
-        cell = np.repeat(np.arange(self.n_cells), np.diff(self.starts))
-        within = RECORD_ROWS * (np.arange(len(self.records)) - self.starts[cell])
-        rows = (self.offsets[cell] + within)[:, np.newaxis] + np.arange(RECORD_ROWS)
-        expected: Rows = np.where(rows < self.offsets[cell + 1][:, np.newaxis], rows, -1)
-        return expected
+        """Return the row that must be at each place of the records, -1 for places that no cell has."""
+        expected: Rows = np.full(RECORD_ROWS * len(self.records), -1)
+        rows = np.arange(self.n_rows)
+        expected[rows + np.repeat(self.places - self.offsets[:-1], np.diff(self.offsets))] = rows
+        return expected.reshape(-1, RECORD_ROWS)
+
+
+def _starts_of(sizes: Rows) -> Rows:
+    """Return the first record of each cell, and their number, where each cell begins a new record."""
+    return np.concatenate([[0], np.cumsum(-(-sizes // RECORD_ROWS))])
+
+
+def _load_places(described: dict[str, Any], read: ArrayReader, sizes: Rows, n_records: int) -> Rows:
+    """Return the places of cells of a file, by the sizes of the cells."""
+    if not as_flag(described.get("is_packed", False), "is_packed"):
+        starts: Rows = read("starts", np.int64, len(sizes) + 1)
+        if starts[-1] != n_records or not np.array_equal(starts, _starts_of(sizes)):
+            raise ValueError(f"records of cells must ascend from 0 to {n_records}, as many as hold their rows")
+        return RECORD_ROWS * starts[:-1]
+    places: Rows = read("places", np.int64, len(sizes))
+    most = RECORD_ROWS * n_records
+    if places[0] < 0 or places.max() > most or (places[1:] < (places + sizes)[:-1]).any():
+        raise ValueError(f"places of cells must ascend from 0 to {most}, each behind the rows of the cell before it")
+    if -(-int(places[-1] + sizes[-1]) // RECORD_ROWS) != n_records:
+        raise ValueError(f"cells must end in the last of {n_records} records")
+    return places
 
 
 def _counts_in(offsets: Rows, hidden: Mask) -> Rows:

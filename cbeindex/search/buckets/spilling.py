@@ -43,6 +43,11 @@ class Copies(NamedTuple):
         """Return the copies of cells that have none."""
         return cls(np.empty((0, record_bytes(n_bytes)), dtype=np.uint8), np.zeros(n_cells + 1, dtype=np.int64))
 
+    def spans(self, n_rows: int) -> Rows:
+        """Return the records of each cell, and which rows they may hold, (n_cells, 4)."""
+        n_cells = len(self.starts) - 1
+        return np.stack([self.starts[:-1], self.starts[1:], np.zeros(n_cells, np.int64), np.full(n_cells, n_rows)], 1)
+
     @property
     def nbytes(self) -> int:
         """Bytes of the copies."""
@@ -63,12 +68,11 @@ class Copies(NamedTuple):
         return cells
 
 
-def empty_records(n_bytes: int, starts: Rows) -> NDArray[np.uint8]:
-    """Return records without rows: the last record of each cell, which may stay so in part, has offsets of infinity."""
-    records = np.zeros((int(starts[-1]), record_bytes(n_bytes)), dtype=np.uint8)
-    last = starts[1:][np.diff(starts) > 0] - 1
+def empty_records(n_bytes: int, n_records: int) -> NDArray[np.uint8]:
+    """Return records without rows: all offsets are infinite."""
+    records = np.zeros((n_records, record_bytes(n_bytes)), dtype=np.uint8)
     infinite = np.full(RECORD_ROWS, np.inf, dtype="<f4").view(np.uint8)
-    records[last, RECORD_ROWS * (n_bytes + 4) : RECORD_ROWS * (n_bytes + 8)] = infinite
+    records[:, RECORD_ROWS * (n_bytes + 4) : RECORD_ROWS * (n_bytes + 8)] = infinite
     return records
 
 
@@ -87,7 +91,7 @@ def make_copies(codec: ResidualCodec, column: NDArray[np.uint8], rows: Rows, cel
     order = np.argsort(second, kind="stable")
     sizes = np.bincount(second, minlength=cells.n_cells)
     offsets, starts = (np.concatenate([[0], np.cumsum(n)]) for n in (sizes, -(-sizes // RECORD_ROWS)))
-    records = empty_records(codec.n_bytes, starts)
+    records = empty_records(codec.n_bytes, int(starts[-1]))
     places = np.repeat(RECORD_ROWS * starts[:-1] - offsets[:-1], sizes) + np.arange(len(rows))
 
     def task(start: int, stop: int) -> None:
