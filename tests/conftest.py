@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,9 @@ CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
 
 # Tests that start Ray start a cluster of their own, whatever runs on this machine, on the loopback interface alone.
 os.environ.update(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+
+# A job in the background of a shell ignores SIGINT, which tests send to themselves.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
 # of earlier failures may add to them.

@@ -24,7 +24,7 @@ def digest():
         for queries in ([0], [2], [1]) if is_precise else ([0, 2, 1],):
             cellscan.scan_visits(
                 np.array([0]), np.array([0, len(queries)]), np.array(queries), offsets[queries], tables, is_precise,
-                steps, offsets, coded.records, np.array([0, 3]), coded.n_bytes, np.zeros(0, bool),
+                steps, offsets, coded.records, np.array([[0, 3, 0, 90]]), coded.n_bytes, np.zeros(0, bool),
                 np.arange(90, dtype=np.int32), 90, found, counts, bounds,
             )  # fmt: skip
         results += [tables, steps, offsets, np.sort(found, axis=1)]

@@ -297,7 +297,7 @@ def test_verify_refuses_norms_that_no_save_writes(value, tmp_path):
 def test_centres_of_a_file_are_checked(tmp_path):
     path = tmp_path / "items.cbe"
     an_index(vectors="int8").save(path)
-    change(path, "levels/centres", lambda array: array.__setitem__((0, 0), np.nan))
+    change(path, "levels/scales", lambda array: array.__setitem__(0, np.nan))
     with pytest.raises(CorruptIndexFileError, match="centres"):
         CBEIndex.load(path)
 

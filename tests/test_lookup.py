@@ -177,6 +177,10 @@ class Scan:
         self.ranks = rng.permutation(n_rows).astype(np.int32)
         self.starts = np.append(0, np.sort(rng.integers(0, len(self.coded.records), 3, endpoint=True)))
         self.starts[-1] = len(self.coded.records)
+        # Cells that have all rows: row numbers of a file may be any.
+        self.spans = np.stack([self.starts[:-1], self.starts[1:], np.zeros(3), np.full(3, n_rows)], axis=1).astype(
+            np.int64
+        )
         self.is_precise, self.n_queries = is_precise, n_queries
         room = querytables.room_for_tables(n_dims, bits) * (1 + is_precise)
         self.tables = np.zeros((n_queries, room), dtype=np.uint8)
@@ -211,7 +215,7 @@ class Scan:
         begins = np.append(0, np.cumsum([np.sum(visited == cell) for cell in cells]))
         cellscan.scan_visits(
             cells, begins, visiting.copy(), self.shifts[visiting, visited], self.tables, self.is_precise, self.steps,
-            self.offsets, frozen(self.coded.records), self.starts, self.coded.n_bytes, hidden, self.ranks, k, found,
+            self.offsets, frozen(self.coded.records), self.spans, self.coded.n_bytes, hidden, self.ranks, k, found,
             counts, bounds,
         )  # fmt: skip
         return [np.sort(found[query, : counts[query]])[:k] for query in queries]

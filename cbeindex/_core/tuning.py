@@ -256,8 +256,8 @@ class Tuning:
     # Exact distances: k-NN search skips rows whose estimate exceeds the k-th distance by this many standard errors. One
     # in a thousand of the nearest rows is skipped; 4 standard errors read half as many vectors again and find no more.
     knn_sigmas: float = 3.0
-    # Range search skips rows whose estimate exceeds the radius by this many standard errors (once in 16,000 rows).
-    range_sigmas: float = 4.0
+    # Range search skips rows whose estimate exceeds the radius by this many standard errors (once in 3,000,000 rows).
+    range_sigmas: float = 5.0
     # Up to this many results are kept sorted while vectors are read; more results are sorted at the end.
     most_inserted_results: int = 256
     # Queries, and values of queries, whose candidates one call reads, and values of these candidates: Ctrl-C waits
