@@ -461,11 +461,12 @@ class CBEIndex(Saveable):
         n_results = as_count(k, "k")
         with self._lock:
             codec = self._state.codec
-            has_vectors = self._state.ingest.vectors is not None
-            if not has_vectors or codec is None or self._kind not in ("cells", "graph"):
+            if self._state.ingest.vectors is None or self._kind not in ("cells", "graph"):
                 raise ValueError(
                     'tune needs cells or a graph, and vectors: make the index with buckets="auto" and vectors="float32"'
                 )
+            if codec is None:
+                raise ValueError(f"tune needs a fitted index: call fit, or add more than the {len(self):,} vectors now")
             self._state.rows.snapshot().check_origins()  # stored rows stand for queries, too
             n = n_true(n_results, len(self))
             n_read = TRUE_CANDIDATES * n if self._state.ingest.kept_column == "vectors" else None

@@ -1,6 +1,7 @@
 """What CBEIndex refuses: a clear error each, and the index is as it was."""
 
 import itertools
+import uuid
 
 import numpy as np
 import pytest
@@ -93,7 +94,7 @@ ANY_INDEX = [
     (lambda i: i.add(np.zeros((1, 1, 10))), ValueError, r"got \(1, 1, 10\)"),
     (lambda i: i.add(3.0), ValueError, r"got \(\)"),
     (lambda i: i.add(None), TypeError, "X must hold real numbers"),
-    (lambda i: i.add([["a"] * 10]), TypeError, "X must hold real numbers"),
+    (lambda i: i.add([["a"] * 10]), TypeError, "real numbers, .* a model for embeddings makes vectors of texts"),
     (lambda i: i.add(ONE * 1j), TypeError, "X must hold real numbers, got an array of dtype complex"),
     (lambda i: i.add([[1.0] * 10, [1.0]]), ValueError, r"X must have shape \(n, 10\)"),
     (lambda i: i.add(scipy.sparse.csr_array((2, 11))), ValueError, r"got \(2, 11\)"),
@@ -105,6 +106,7 @@ ANY_INDEX = [
     (lambda i: i.add(ONE, [200.0]), TypeError, "ids must be integers or strings, got dtype float64"),
     (lambda i: i.add(ONE, ["a"]), TypeError, "ids must be integers"),
     (lambda i: i.add(ONE, [True]), TypeError, "ids must be integers or strings, got dtype bool"),
+    (lambda i: i.add(ONE, [uuid.UUID(int=1)]), TypeError, "ids must be integers or strings, .* that begins with UUID"),
     (lambda i: i.add(ONE, [2**63]), ValueError, "ids must fit int64"),
     (lambda i: i.add(X[:3], [200, 300, 200]), ValueError, "ids must not repeat, 200 does"),
     (lambda i: i.add(X[:2], [7, 7], replace=True), ValueError, "ids must not repeat, 7 does"),

@@ -446,9 +446,13 @@ def test_allowed_rows_that_are_near_each_other_are_all_searched():
 
 
 def test_tune_says_what_it_needs():
-    for index in (an_index(vectors=None), an_index(None), CBEIndex(DIM, vectors="float32", buckets="cells")):
+    for index in (an_index(vectors=None), an_index(None)):
         with pytest.raises(ValueError, match="tune needs cells or a graph, and vectors"):
             index.tune(some_vectors(10))
+    unfitted = CBEIndex(DIM, vectors="float32", buckets="cells")
+    unfitted.add(some_vectors(10))
+    with pytest.raises(ValueError, match="tune needs a fitted index: call fit, or add more than the 10 vectors now"):
+        unfitted.tune(some_vectors(10))
     with pytest.raises(ValueError, match="at least 1 query"):
         an_index().tune(np.empty((0, DIM)))
 

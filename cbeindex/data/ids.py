@@ -38,7 +38,8 @@ def as_ids(ids: Any, name: str, *, n: int | None = None, unknown: bool = False) 
     if array.dtype.kind in "UT":  # lists of strings have been found before, so there were others among them
         raise TypeError(f"{name} must be integers, or a list of strings alone, got dtype {array.dtype}")
     if array.dtype.kind not in "iu":
-        raise TypeError(f"{name} must be integers or strings, got dtype {array.dtype}")
+        first = f" that begins with {type(array.flat[0]).__name__}" if array.dtype == object else ""
+        raise TypeError(f"{name} must be integers or strings, got dtype {array.dtype}{first}")
     if array.ndim != 1 or (n is not None and len(array) != n):
         raise ValueError(f"{name} must have shape ({'n' if n is None else n},), got {array.shape}")
     if array.dtype.kind == "u" and array.size and array.max() > np.iinfo(np.int64).max:

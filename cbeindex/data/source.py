@@ -170,7 +170,8 @@ def _as_dense(array: ArrayLike, dim: int, name: str) -> NDArray[Any]:
         raise ValueError(f"{name} must have shape (n, {dim}): {error}") from None
     if dense.dtype.kind not in "fiub":
         first = f" that begins with {type(dense.flat[0]).__name__}" if dense.dtype == object and dense.size else ""
-        raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}{first}")
+        hint = "; a model for embeddings makes vectors of texts" if dense.dtype.kind in "UT" else ""
+        raise TypeError(f"{name} must hold real numbers, got an array of dtype {dense.dtype}{first}{hint}")
     return dense.reshape(0, dim) if dense.shape == (0,) else dense
 
 
