@@ -209,6 +209,10 @@ def ragged(row=4):
     return [*LISTS[:row], LISTS[row][1:], *LISTS[row + 1 :]]
 
 
+MIXED = {"id": ["a", "b"], "size": [1, 2], "vectors": [[1.0, 2.0], [3.0, 4.0]]}
+NOT_NUMBERS = (
+    r"a table of 3 columns where 'id', 'vectors' are not: pass the column of vectors alone, as table\[column\]"
+)
 MISSING = r"X must not have missing values; drop or fill such rows first, row 4 has one"
 RAGGED = r"X must be vectors of length 6, as row 0 is, row 4 has length 5"
 
@@ -227,6 +231,10 @@ RAGGED = r"X must be vectors of length 6, as row 0 is, row 4 has length 5"
         (lambda: pa.array([["a"]]), TypeError, "X must be Arrow lists of numbers, got string"),
         (lambda: pa.array([[[1.0]]]), TypeError, "X must be Arrow lists of numbers, got lists of list<"),
         (lambda: pa.table({"a": [1.0, 2], "b": [3.0, None]}), ValueError, "missing values; .* row 1 has one"),
+        (lambda: pa.table(MIXED), TypeError, NOT_NUMBERS),
+        (lambda: pd.DataFrame(MIXED), TypeError, NOT_NUMBERS),
+        (lambda: pl.DataFrame(MIXED), TypeError, NOT_NUMBERS),
+        (lambda: pd.DataFrame({str(i): ["a"] for i in range(6)}), TypeError, r"'3', '4', \.\.\. are not: pass"),
         (lambda: pd.Series(with_none()), ValueError, MISSING),
         (lambda: pd.Series(ragged()), ValueError, RAGGED),
         (lambda: pd.Series(ragged()).to_numpy(), ValueError, RAGGED),

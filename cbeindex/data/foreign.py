@@ -88,6 +88,17 @@ def _refuse_missing(is_missing: Any, name: str) -> None:
         raise RowError(name, "must not have missing values; drop or fill such rows first", row, "has one")
 
 
+def _refuse_others(columns: Sequence[tuple[Any, bool]], name: str) -> None:
+    """Raise TypeError if some columns of a frame are not numbers; a column is its name and whether it is numbers."""
+    others = [str(column) for column, is_number in columns if not is_number]
+    if others:
+        shown = ", ".join(map(repr, others[:5])) + (", ..." if len(others) > 5 else "")
+        what = f"a table of {len(columns)} columns where {shown} {'is' if len(others) == 1 else 'are'} not"
+        raise TypeError(
+            f"{name} must hold real numbers, got {what}: pass the column of vectors alone, as table[column]"
+        )
+
+
 # --- Arrow ---
 
 
@@ -96,6 +107,7 @@ def _of_arrow(pyarrow: Any, array: Any, name: str) -> Any:
     if isinstance(array, (pyarrow.Table, pyarrow.RecordBatch)):
         if array.num_columns == 1:
             return _of_arrow(pyarrow, array.column(0), name)
+        _refuse_others([(field.name, _is_number(pyarrow, field.type)) for field in array.schema], name)
         columns = [_of_arrow(pyarrow, array.column(i), name) for i in range(array.num_columns)]
         return np.column_stack(columns) if columns else None
     if isinstance(array, pyarrow.ChunkedArray):
@@ -128,11 +140,16 @@ def _of_arrow(pyarrow: Any, array: Any, name: str) -> Any:
             row = int((lengths != length).argmax())
             raise _ragged(name, length, row, int(lengths[row]))
         return _arrow_values(pyarrow, array.flatten(), length, name).reshape(len(array), length)
-    if kinds.is_integer(array.type) or kinds.is_floating(array.type) or kinds.is_boolean(array.type):
+    if _is_number(pyarrow, array.type):
         return array.to_numpy(zero_copy_only=False)
     raise TypeError(
         f"{name} must be Arrow lists of numbers, got {array.type}; cast the column to fixed-size lists first"
     )
+
+
+def _is_number(pyarrow: Any, type_: Any) -> bool:
+    kinds = pyarrow.types
+    return bool(kinds.is_integer(type_) or kinds.is_floating(type_) or kinds.is_boolean(type_))
 
 
 def _arrow_values(pyarrow: Any, values: Any, length: int, name: str) -> NDArray[Any]:
@@ -157,6 +174,8 @@ def _of_pandas(pandas: Any, array: Any, name: str) -> Any:
             return _of_pandas(pandas, array.iloc[:, 0], name)
         if array.shape[1] and all(isinstance(dtype, pandas.SparseDtype) for dtype in array.dtypes):
             return array.sparse.to_coo().tocsr()
+        is_number = pandas.api.types.is_numeric_dtype
+        _refuse_others([(column, is_number(dtype)) for column, dtype in array.dtypes.items()], name)
         is_foreign = any(isinstance(dtype, pandas.api.extensions.ExtensionDtype) for dtype in array.dtypes)
         if is_foreign or any(dtype.kind == "O" for dtype in array.dtypes):
             _refuse_missing(array.isna().any(axis=1), name)
@@ -179,6 +198,8 @@ def _of_polars(polars: Any, array: Any, name: str) -> Any:
     if isinstance(array, polars.DataFrame):
         if array.width == 1:
             return _of_polars(polars, array.to_series(), name)
+        types = array.schema.items()
+        _refuse_others([(column, type_.is_numeric() or type_ == polars.Boolean) for column, type_ in types], name)
         for column in array:
             _refuse_missing(column.is_null().to_numpy(), name)
         return array.to_numpy()
