@@ -20,10 +20,12 @@ from typing import Any, NamedTuple, cast
 
 import numba
 from llvmlite.binding import Linkage, add_symbol, parse_assembly
-from numba.core import codegen, compiler, types
+from numba.core import codegen, compiler, lowering, pythonapi, typed_passes, types
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
 from numba.core.registry import CPUDispatcher
+
+from .borrowing import borrow, without_counts_of_nothing
 
 _WRAPPERS = ("wrapper", "cfunc_wrapper")
 _ENVIRONMENT = "_ZN08NumbaEnv"
@@ -32,16 +34,22 @@ _USED = (
     (codegen.CPUCodeLibrary, "_get_module_for_linking", ["self"]),
     (codegen.CPUCodeLibrary, "add_ir_module", ["self", "ir_module"]),
     (codegen.CPUCodeLibrary, "add_llvm_module", ["self", "ll_module"]),
+    (codegen.CPUCodeLibrary, "_optimize_functions", ["self", "ll_module"]),
     (codegen.CPUCodeLibrary, "finalize", ["self"]),
     (codegen.JITCodeLibrary, "get_pointer_to_function", ["self", "name"]),
     (codegen.Codegen, "create_library", ["self", "name", "kwargs"]),
     (compiler.CompilerBase, "compile_extra", ["self", "func"]),
+    (compiler.Compiler, "define_pipelines", ["self"]),
+    (lowering.Lower, "extract_function_arguments", ["self"]),
+    (lowering.Lower, "create_cpython_wrapper", ["self", "release_gil"]),
+    (pythonapi.PythonAPI, "nrt_adapt_ndarray_from_python", ["self", "ary", "ptr"]),
+    (typed_passes.NativeLowering, "lowering_class", None),
     (compiler.CompilerBase, "_compile_bytecode", ["self"]),
     (Dispatcher, "compile", ["self", "sig"]),
     (Dispatcher, "get_call_template", ["self", "args", "kws"]),
     (Dispatcher, "_numba_type_", None),
 )
-"""Methods of numba that this module calls or replaces, with their parameters; None: a property."""
+"""Methods of numba that this module and `borrowing.py` call or replace, with their parameters; None: a property."""
 
 
 def is_supported() -> bool:
@@ -117,7 +125,16 @@ class _SharedKernel(CPUDispatcher):  # type: ignore[misc,unused-ignore]
         return super().get_call_template(tuple(map(any_of, args)), named)  # type: ignore[no-untyped-call,unused-ignore]
 
 
-class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
+class _Library(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
+    """Code of which each module is simplified before it is added."""
+
+    def add_llvm_module(self, ll_module: Any) -> None:
+        """Add code."""
+        self._optimize_functions(ll_module)  # type: ignore[no-untyped-call,unused-ignore]
+        self._final_module.link_in(without_counts_of_nothing(ll_module))
+
+
+class _PartLibrary(_Library):
     """Code that is linked into that of callers. numba's own functions become parts too while a kernel is compiled."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -178,7 +195,7 @@ class _NoEngine:
         """Do nothing: the caller that a part is linked into does it."""
 
 
-class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
+class _WholeLibrary(_Library):
     """The code of a kernel that is called from Python, with all its parts."""
 
     needs: tuple[SharedCode, ...] = ()
@@ -253,6 +270,10 @@ class _WholeCompiler(compiler.Compiler):  # type: ignore[misc,unused-ignore]
     """Compiles a kernel into one library, and what it calls into parts."""
 
     library_class: Any = _WholeLibrary
+
+    def define_pipelines(self) -> Any:
+        """Return the passes that a kernel goes through."""
+        return borrow(super().define_pipelines())  # type: ignore[no-untyped-call,unused-ignore]
 
     def compile_extra(self, func: Any) -> Any:
         """Compile a function; numba holds its lock meanwhile."""
