@@ -1,9 +1,12 @@
 """Settings of all tests: hypothesis profiles, and what a run of the kernels checks."""
 
 import asyncio
+import functools
 import inspect
 import os
 import signal
+import sys
+import threading
 from pathlib import Path
 
 import pytest
@@ -21,6 +24,12 @@ os.environ.update(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_W
 
 # A job in the background of a shell ignores SIGINT, which tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+# Forked children of tests end without a report of coverage: tracing them would only take half of their time.
+if hasattr(os, "fork"):
+    for settrace in (sys.settrace, threading.settrace):
+        os.register_at_fork(after_in_child=functools.partial(settrace, None))
 
 # Test runs draw the same examples every time. Fuzzing draws new ones, which --hypothesis-seed repeats: no database
 # of earlier failures may add to them.
