@@ -51,12 +51,16 @@ def hamming(queries, codes):
     return np.bitwise_count(queries[:, np.newaxis] ^ codes[np.newaxis]).sum(axis=2, dtype=np.int32)
 
 
+def is_permitted(ids, allow, deny):
+    """Whether each of the ids is allowed, and not denied."""
+    allowed = np.ones(len(ids), dtype=bool) if allow is None else np.isin(ids, list(allow))
+    return allowed if deny is None else allowed & ~np.isin(ids, list(deny))
+
+
 def _order(distances, ids, allow, deny):
     """Places of the permitted ids by (distance, id)."""
-    allowed = [allow is None or id_ in set(allow) for id_ in ids.tolist()]
-    denied = [deny is not None and id_ in set(deny) for id_ in ids.tolist()]
-    order = sorted(range(len(ids)), key=lambda i: (distances[i], ids[i]))
-    return [i for i in order if allowed[i] and not denied[i]]
+    order = np.lexsort((ids, distances))
+    return order[is_permitted(ids, allow, deny)[order]]
 
 
 def nearest(queries, codes, ids, k, allow=None, deny=None):
@@ -73,7 +77,8 @@ def within(queries, codes, ids, radius, allow=None, deny=None):
     """Limits, distances and ids of all codes within a radius, query after query."""
     lims, distances, found = [0], [], []
     for row in hamming(queries, codes):
-        best = [i for i in _order(row, ids, allow, deny) if row[i] <= radius]
+        best = _order(row, ids, allow, deny)
+        best = best[row[best] <= radius]
         distances += row[best].tolist()
         found += ids[best].tolist()
         lims.append(len(found))
@@ -107,7 +112,8 @@ def keys_of(distances, rows, ranks=()):
 
 def best_keys(distances, rows, k, hidden=(), ranks=()):
     """The k smallest keys of those of `rows` that are not hidden, padded with the largest uint64."""
-    rows = np.array([row for row in rows if not (len(hidden) and hidden[row])], dtype=np.int64)
+    rows = np.asarray(rows, dtype=np.int64)
+    rows = rows[~np.asarray(hidden)[rows]] if len(hidden) else rows
     keys = keys_of(np.asarray(distances)[rows], rows, ranks)[:k]
     return np.pad(keys, (0, k - len(keys)), constant_values=np.iinfo(np.uint64).max)
 

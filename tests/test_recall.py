@@ -1,5 +1,7 @@
 """The argument recall: what is promised comes, whatever happened to the index, and bad arguments say what to do."""
 
+import copy
+import functools
 import os
 import subprocess
 import sys
@@ -35,10 +37,18 @@ def some_vectors(n, seed=0):
     return clustered(n, DIM, seed=seed, n_centres=40)
 
 
-def an_index(kind="cells", n=1_500, **options):
+def a_new_index(kind="cells", n=1_500, **options):
     index = CBEIndex(DIM, buckets=kind, **{"vectors": "float32", **options})
     index.add(some_vectors(n))
     return index
+
+
+_once = functools.cache(a_new_index)
+
+
+def an_index(kind="cells", n=1_500, **options):
+    """Return an index of its own, made from one that is built once: building takes longer than most tests."""
+    return copy.copy(_once(kind, n, **options))
 
 
 def shares_of(found, truth):
@@ -254,7 +264,7 @@ def test_estimates_alone_are_searched_for_the_share_that_is_asked_for(vectors):
 def test_fewer_queries_are_calibrated_with_where_many_vectors_are_read_for_each(kind):
     def n_queries(**changes):
         with tuned(**changes):
-            (buckets,) = buckets_of(an_index(kind))
+            (buckets,) = buckets_of(a_new_index(kind))
         return buckets.describe()["calibration"]["n_queries"][0]
 
     assert n_queries(pilot_queries=8) == 300
@@ -337,7 +347,7 @@ def test_calibrations_do_not_depend_on_threads(kind):
     for n_threads in (1, 3):
         cbeindex.set_num_threads(n_threads)
         try:
-            described.append([buckets.describe() for buckets in buckets_of(an_index(kind)) if buckets is not None])
+            described.append([buckets.describe() for buckets in buckets_of(a_new_index(kind)) if buckets is not None])
         finally:
             cbeindex.set_num_threads(None)
     assert described[0] == described[1]

@@ -1,4 +1,4 @@
-"""Naive counterparts of what the vector index computes: float64, explicit matrices and plain loops."""
+"""Naive counterparts of what the vector index computes: float64, explicit matrices and sums."""
 
 import numpy as np
 from scipy import sparse
@@ -17,27 +17,23 @@ def sparse_rows(n_rows, dim, density, seed=0):
 def distances(metric, queries, vectors):
     """All distances, float64 (n_queries, n)."""
     Q, X = (np.atleast_2d(np.asarray(a, dtype=np.float64)) for a in (queries, vectors))
+    lengths = np.linalg.norm(X, axis=1)
     out = np.empty((len(Q), len(X)))
     for i, q in enumerate(Q):
-        for j, x in enumerate(X):
-            if metric == "l2":
-                out[i, j] = ((x - q) ** 2).sum()
-            elif metric == "ip":
-                out[i, j] = 1 - (x * q).sum()
-            else:
-                norms = np.linalg.norm(x) * np.linalg.norm(q)
-                out[i, j] = 1 - (x * q).sum() / norms if norms > 0 else 1
+        if metric == "l2":
+            out[i] = ((X - q) ** 2).sum(axis=1)
+        elif metric == "ip":
+            out[i] = 1 - (X * q).sum(axis=1)
+        else:
+            norms = lengths * np.linalg.norm(q)
+            out[i] = 1 - np.divide((X * q).sum(axis=1), norms, out=np.zeros(len(X)), where=norms > 0)
     return out
 
 
 def best(row, ids, k, allow=None, deny=None):
     """Places of the k best permitted ids by (float32 distance, id)."""
-    row = row.astype(np.float32)
-    order = sorted(range(len(ids)), key=lambda i: (row[i], ids[i]))
-    permitted = [
-        i for i in order if (allow is None or ids[i] in set(allow)) and (deny is None or ids[i] not in set(deny))
-    ]
-    return permitted[:k]
+    order = np.lexsort((ids, row.astype(np.float32)))
+    return order[oracles.is_permitted(ids, allow, deny)[order]][:k]
 
 
 def nearest(metric, queries, vectors, ids, k, allow=None, deny=None):
@@ -64,7 +60,8 @@ def within_by(all_distances, ids, radius, allow=None, deny=None):
     """The same, from distances that are known."""
     lims, near, found = [0], [], []
     for row in all_distances:
-        places = [i for i in best(row, ids, len(ids), allow, deny) if np.float32(row[i]) <= np.float32(radius)]
+        places = best(row, ids, len(ids), allow, deny)
+        places = places[row[places].astype(np.float32) <= np.float32(radius)]
         near += row[places].tolist()
         found += [ids[i] for i in places]
         lims.append(len(found))
@@ -91,22 +88,21 @@ def estimates(encoder, metric, queries, vectors):
     energy = np.mean([(oracles.circulant_matrix(encoder, b)[0] ** 2).sum() for b in range(len(encoder.signs))])
     scale = encoder.length / (encoder.n_bits * energy)
     out, slack = np.empty((len(Q), len(X))), np.empty((len(Q), len(X)))
+    B = np.where(PY >= 0, 1, -1)
+    along, energies = (PY * B).sum(axis=1), (PY**2).sum(axis=1)
+    known = ((X - centre) ** 2).sum(axis=1) if metric == "ip" else scale * energies
+    factors = np.divide(known, along, out=np.zeros(len(X)), where=along != 0)
     for i, (q, pz) in enumerate(zip(Q, PZ, strict=True)):
         step = np.abs(pz).max() / 15
         rounded = np.sign(pz) * np.rint(np.abs(pz) / step) * step if step else pz
-        for j, (x, py) in enumerate(zip(X, PY, strict=True)):
-            b = np.where(py >= 0, 1, -1)
-            along = (py * b).sum()
-            if metric == "ip":
-                factor = ((x - centre) ** 2).sum() / along if along else 0
-                product = factor * (rounded * b).sum()
-                out[i, j] = 1 - (product + x @ centre + (q - centre) @ centre)
-                slack[i, j] = factor * step
-            else:
-                factor = scale * (py**2).sum() / along if along else 0
-                apart = scale * ((py**2).sum() + (pz**2).sum()) - 2 * factor * (rounded * b).sum()
-                out[i, j] = apart if metric == "l2" else 1 - ((x**2).sum() + (q**2).sum() - apart) / 2
-                slack[i, j] = 2 * factor * step
+        products = factors * (B * rounded).sum(axis=1)
+        if metric == "ip":
+            out[i] = 1 - (products + X @ centre + (q - centre) @ centre)
+            slack[i] = factors * step
+        else:
+            apart = scale * (energies + (pz**2).sum()) - 2 * products
+            out[i] = apart if metric == "l2" else 1 - ((X**2).sum(axis=1) + (q**2).sum() - apart) / 2
+            slack[i] = 2 * factors * step
     return out, slack
 
 
