@@ -2,14 +2,17 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Options of a pytest run that divides tests by their files (tests/conftest.py).
+BOTH_CORES = -n 2 --dist loadgroup --no-loadscope-reorder
+
 # Options of a pytest run whose coverage is reported together with that of the other run.
 COVERAGE = --cov --cov-report= --cov-fail-under=0
 
-.PHONY: test lint types docs tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-umap test-wheel wheel coverage fuzz bench clean
+.PHONY: test lint types docs warm tests test-browser tests-uncompiled tests-bounds tests-oldest test-arm test-torch test-umap test-wheel wheel coverage fuzz bench clean
 
 # What takes one core goes first, side by side: tests take two.
 test:
-	$(MAKE) -j 2 --output-sync=target test-wheel types docs lint
+	$(MAKE) -j 2 --output-sync=target test-wheel warm types docs lint
 	$(MAKE) coverage tests-bounds
 
 lint: .venv/dev
@@ -24,8 +27,12 @@ types: .venv/dev
 docs: .venv/docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --quiet --strict
 
+# Most kernels that tests use. Coverage would trace the compiler: where tests compile, it takes half as long again.
+warm: .venv/dev
+	$(BIN)/cbeindex warm
+
 tests: .venv/dev
-	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q -n 2 --dist loadgroup --durations=15 $(COVERAGE)
+	COVERAGE_FILE=.coverage.compiled $(BIN)/python -m pytest -q $(BOTH_CORES) --durations=15 $(COVERAGE)
 
 # Pages in a real browser. These tests are part of `make tests` too, where they are skipped without Chromium.
 test-browser: .venv/dev .venv/docs
@@ -37,12 +44,12 @@ KERNEL_TESTS = $(shell grep -l pytest.mark.kernels tests/test_*.py)
 
 # Kernels as plain Python, which checks every index and lets coverage see the lines.
 tests-uncompiled: .venv/dev
-	NUMBA_DISABLE_JIT=1 COVERAGE_FILE=.coverage.uncompiled $(BIN)/python -m pytest -q -n 2 -m kernels $(COVERAGE) $(KERNEL_TESTS)
+	NUMBA_DISABLE_JIT=1 COVERAGE_FILE=.coverage.uncompiled $(BIN)/python -m pytest -q $(BOTH_CORES) -m kernels $(COVERAGE) $(KERNEL_TESTS)
 
-# The compiled kernels, which index arrays of other types and sizes than plain Python does. They do so whether or not
-# they are optimised, which is most of the time that compiling takes.
+# The compiled kernels, which index arrays of other types and sizes than plain Python does. They do so however much they
+# are optimised. What is not optimised at all cannot be kept on disk, and each process would compile everything.
 tests-bounds: .venv/dev
-	NUMBA_BOUNDSCHECK=1 NUMBA_OPT=0 $(BIN)/python -m pytest -q -n 2 -m kernels $(KERNEL_TESTS)
+	NUMBA_BOUNDSCHECK=1 NUMBA_OPT=1 $(BIN)/python -m pytest -q $(BOTH_CORES) -m kernels $(KERNEL_TESTS)
 
 # Tensors of torch, whose wheel is large, beside the other libraries whose arrays stay on their device.
 test-torch: .venv/dev .venv/torch
@@ -54,7 +61,7 @@ test-umap: .venv/dev .venv/umap
 
 # The tests with the oldest releases of numpy, scipy and numba that pyproject.toml allows; TESTS=... some tests.
 tests-oldest: .venv-oldest/dev
-	NUMBA_CACHE_DIR=$(CURDIR)/.venv-oldest/kernels .venv-oldest/bin/python -m pytest -q -n 2 $(TESTS)
+	NUMBA_CACHE_DIR=$(CURDIR)/.venv-oldest/kernels .venv-oldest/bin/python -m pytest -q $(BOTH_CORES) $(TESTS)
 
 .venv-oldest/dev: pyproject.toml tests/oldest.txt
 	test -x .venv-oldest/bin/python || $(PYTHON) -m venv .venv-oldest

@@ -22,6 +22,9 @@ CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
 # Tests that start Ray start a cluster of their own, whatever runs on this machine, on the loopback interface alone.
 os.environ.update(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
 
+# Threads of BLAS and OpenMP keep cores busy while they wait for each other, and tests run on all cores already.
+os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
+
 # A job in the background of a shell ignores SIGINT, which tests send to themselves.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -40,6 +43,23 @@ settings.register_profile(
     "fuzz", settings.get_profile("cbeindex"), derandomize=False, database=None, max_examples=500, print_blob=True
 )
 settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cbeindex"))
+
+
+# Files and groups whose tests take long are started first, so that both processes of a run end at about the same time.
+LONG = ("ray", "test_fuzz", "test_files_damage", "test_recall", "test_benchmarks_paper", "test_cli", "test_jit")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items):
+    """Let one process run all tests of a file, which use the same kernels and fixtures; groups go across files."""
+    groups = {}
+    for item in items:
+        group = item.get_closest_marker("xdist_group")
+        if group is None:
+            group = pytest.mark.xdist_group(item.path.stem)
+            item.add_marker(group)
+        groups[item] = group.args[0]
+    items.sort(key=lambda item: LONG.index(groups[item]) if groups[item] in LONG else len(LONG))
 
 
 @pytest.fixture(scope="session")
