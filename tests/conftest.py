@@ -21,6 +21,8 @@ CHECKS_BOUNDS = os.environ.get("NUMBA_BOUNDSCHECK", "0") != "0" or not COMPILED
 
 # Tests that start Ray start a cluster of their own, whatever runs on this machine, on the loopback interface alone.
 os.environ.update(RAY_ADDRESS="local", RAY_USAGE_STATS_ENABLED="0", RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0")
+# Each pass through a Parquet file would start 32 processes that read its footer.
+os.environ["RAY_DATA_PARQUET_FOOTER_NUM_ACTORS"] = "1"
 
 # Threads of BLAS and OpenMP keep cores busy while they wait for each other, and tests run on all cores already.
 os.environ.update(OPENBLAS_NUM_THREADS="1", OMP_NUM_THREADS="1")
