@@ -69,7 +69,10 @@ def test_another_place(tmp_path):
 @pytest.mark.parametrize(
     "name", ["quickstart", "operations", "codes", "vectors", "clusters", "substrings", "sparse", "binary", "hnswlib"]
 )
-def test_uses_run(name):
-    """Here, in this process: kernels are cached."""
+def test_uses_run(name, monkeypatch):
+    """Here, in this process: kernels are cached. Other libraries get few rows."""
     pytest.importorskip(uses.LIBRARIES.get(name, "cbeindex"))
+    if name in uses.LIBRARIES:
+        few = uses._rows(768)[:500]
+        monkeypatch.setattr(uses, "_rows", lambda dim: few)
     assert {"import", "add", "search"} <= set(uses.run(getattr(uses, name))["seconds"])

@@ -81,27 +81,20 @@ def test_info_lists_the_cache(cache):
 
 
 @pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
-def test_a_folder_for_others_says_which_processors_it_is_for(tmp_path):
-    folder = tmp_path / "compiled"
-    code, printed = cbeindex("warm", "scan", "--into", str(folder), NUMBA_CACHE_DIR=str(tmp_path / "other"))
-    assert code == 0, printed
-    (target,) = folder.glob("target-*.json")
-    assert set(json.loads(target.read_text())) == {"triple", "cpu", "features"}
-    assert list(folder.glob("*.nbc"))
-    assert not (tmp_path / "other").exists()
-
-
-@pytest.mark.skipif(not COMPILED, reason="nothing is compiled")
-def test_code_is_made_for_levels_of_processors(tmp_path):
+def test_a_folder_for_others_has_code_for_levels_of_processors_and_says_which(tmp_path):
     folder, level = tmp_path / "compiled", target.compiled_target().levels()[-1]
-    code, printed = cbeindex("warm", "scan", "--into", str(folder), "--levels", level)
+    options = ["--into", str(folder), "--levels", level]
+    code, printed = cbeindex("warm", "scan", *options, NUMBA_CACHE_DIR=str(tmp_path / "other"))
     assert code == 0, printed
     assert printed.startswith(f"{level}:\nscan ...\n{folder}: ")
     (path,) = folder.glob("target-*.json")
     made = json.loads(path.read_text())
+    assert set(made) == {"triple", "cpu", "features"}
     cpu, features = target.LEVELS[level]
     assert (made["cpu"], set(made["features"])) == (cpu, set(features))
     assert target.compiled_target().runs(target.Target.named(made["triple"], cpu, frozenset(features)))
+    assert list(folder.glob("*.nbc"))
+    assert not (tmp_path / "other").exists()
 
 
 def test_without_a_folder_nothing_is_compiled_in_vain(tmp_path):

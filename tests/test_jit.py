@@ -59,12 +59,13 @@ def write_helper(package, addend):
     (package / "kernels" / "helper_of_test.py").write_text(HELPER.format(addend=addend))
 
 
-def run(package, code=RUN, **environment):
+def run(package, code=RUN, *arguments, **environment):
     """Run code with that package in a process of its own, and return what it prints."""
     variables = {name: value for name, value in os.environ.items() if name != "NUMBA_CACHE_DIR"} | environment
     done = subprocess.run(
-        [sys.executable, "-c", code], cwd=package.parent, env=variables, capture_output=True, text=True, check=False
-    )
+        [sys.executable, "-c", code, *arguments],
+        cwd=package.parent, env=variables, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout.strip()
 
@@ -144,16 +145,31 @@ def test_without_a_home_no_folder_appears_where_the_process_works(package, tmp_p
     assert run(package, NO_HOME) == "42 None ['cbeindex']"
 
 
+AGAIN = """
+import sys
+from pathlib import Path
+from cbeindex.kernels import jit
+from cbeindex.kernels.kernel_of_test import add
+
+def again():
+    '''Call the kernel as a new process would: compiled if it cannot be loaded.'''
+    kernel = jit.njit(cache=True, nogil=True)(add.py_func)
+    return kernel(40), sum(kernel.stats.cache_hits.values())
+
+found = [again()]
+(path,) = Path(sys.argv[1]).glob("kernels_*/*.nbc")
+content = path.read_bytes()
+for damaged in (content[:-1], b"", content[:40] + bytes([content[40] ^ 1]) + content[41:]):
+    path.write_bytes(damaged)
+    found += [again(), again()]
+print(found)
+"""
+
+
 @compiled
 def test_damaged_files_are_compiled_again(package, tmp_path):
-    variables = {"NUMBA_CACHE_DIR": str(tmp_path / "cache")}
-    assert run(package, **variables) == "42 0"
-    (path,) = (tmp_path / "cache").glob("kernels_*/*.nbc")
-    content = path.read_bytes()
-    for damaged in (content[:-1], b"", content[:40] + bytes([content[40] ^ 1]) + content[41:]):
-        path.write_bytes(damaged)
-        assert run(package, **variables) == "42 0"
-        assert run(package, **variables) == "42 1"
+    cache = str(tmp_path / "cache")
+    assert run(package, AGAIN, cache, NUMBA_CACHE_DIR=cache) == str([(42, 0), *[(42, 0), (42, 1)] * 3])
 
 
 TOGETHER = """
@@ -177,7 +193,7 @@ def test_of_processes_that_start_together_one_compiles(package, tmp_path):
             [sys.executable, "-c", TOGETHER], cwd=package.parent, env=variables, text=True,
             stdin=subprocess.PIPE, stdout=subprocess.PIPE,
         )
-        for _ in range(8)
+        for _ in range(4)
     ]  # fmt: skip
     for process in started:
         assert process.stdout.readline() == "ready\n"
@@ -185,7 +201,7 @@ def test_of_processes_that_start_together_one_compiles(package, tmp_path):
         process.stdin.write("\n")
         process.stdin.flush()
     answers = sorted(process.communicate()[0].split() for process in started)
-    assert answers == [["42", "0"]] * 7 + [["42", "1"]]
+    assert answers == [["42", "0"]] * 3 + [["42", "1"]]
     assert [path.suffix for path in (tmp_path / "cache").glob("kernels_*/*")] == [".nbc"]
 
 
