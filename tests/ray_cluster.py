@@ -6,7 +6,7 @@ import ray
 from ray.cluster_utils import Cluster
 
 NODE = {"num_cpus": 1, "object_store_memory": 80 * 2**20, "include_dashboard": False, "include_log_monitor": False}
-# Processes are started when they are needed and stay for later tasks: most of the time of tests is that of their starts.
+# Processes are started when they are needed, and stay for later tasks: starts take most of the time of tests.
 SETTINGS = {
     "enable_worker_prestart": False,
     "prestart_worker_first_driver": False,
