@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
+# Tests start hundreds of processes: they keep the bytecode of what they import, whatever the shell says.
+unexport PYTHONDONTWRITEBYTECODE
+
 # Options of a pytest run that divides tests by their files (tests/conftest.py).
 BOTH_CORES = -n 2 --dist loadgroup --no-loadscope-reorder
 
