@@ -48,7 +48,11 @@ settings.load_profile(os.environ.get("HYPOTHESIS_PROFILE", "cbeindex"))
 
 
 # Files and groups whose tests take long are started first, so that both processes of a run end at about the same time.
-LONG = ("ray", "test_fuzz", "test_files_damage", "test_recall", "test_benchmarks_paper", "test_cli", "test_jit")
+LONG = (
+    "ray", "test_benchmarks", "test_fuzz", "test_recall", "test_readme", "test_examples", "test_start", "test_jit",
+    "test_benchmarks_recall", "test_index_levels", "test_files_damage", "test_benchmarks_start", "test_sklearn",
+    "test_benchmarks_paper", "test_benchmarks_buckets", "test_failed_calls", "test_cli",
+)  # fmt: skip
 
 
 @pytest.hookimpl(tryfirst=True)

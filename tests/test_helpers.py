@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from tests import conftest
+
 TESTS = Path(__file__).parent
 
 
@@ -42,3 +44,8 @@ def test_no_module_imports_a_test_module(path):
 )
 def test_all_forms_of_imports_are_seen(source):
     assert imports_of_test_modules(source)
+
+
+def test_files_that_are_started_first_exist():
+    for name in conftest.LONG:
+        assert name == "ray" or (conftest.ROOT / "tests" / f"{name}.py").exists(), name
