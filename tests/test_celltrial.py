@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from cbeindex import CBEIndex, kernels
 from cbeindex._core.tuning import tuned
 from cbeindex.search.buckets.celltrial import CellTrial
+from cbeindex.search.buckets.residualcells import without_copies
 from cbeindex.search.buckets.trials import BucketTrial, Sample
 from tests.small import examples, segments_of
 
@@ -74,3 +75,64 @@ def test_one_search_of_all_cells_tells_what_fewer_probes_find(metric, vectors):
                 assert rows == [row for row in expected if row in rows]
                 n_told, n_searched = n_told + len(rows), n_searched + len(expected)
         assert 0.9 * n_searched < n_told <= n_searched
+
+
+@pytest.mark.parametrize("metric", ["cosine", "l2", "ip"])
+def test_rows_with_copies_are_told_from_their_nearer_cell(metric):
+    with tuned(least_cell_segment_rows=64, most_calibrated_depth=60, least_centre_gain=-1.0):
+        index = CBEIndex(24, metric=metric, vectors="float32", buckets="cells", spill=True)
+        X = clustered(500)
+        index.fit(X)
+        index.add(X)
+        index.compact()
+        (segment,) = segments_of(index)
+        trial = CellTrial(segment, Sample.of_rows(index._state.codec, segment, np.arange(0, 500, 20)))
+        trial.reach = lambda effort: 0.0  # the row that decides what is in reach may be a copy
+        everywhere = trial.candidates(trial.most_effort, 60, trial.n_queries).rows
+        n_told, n_searched = 0, 0
+        for effort in (1, 2, 3, 5, 8):
+            told = trial.candidates(effort, 60, trial.n_queries).rows
+            searched = BucketTrial.candidates(trial, effort, 60, trial.n_queries).rows
+            for some, found, near in zip(told, searched, everywhere, strict=True):
+                rows, expected = set(some[some >= 0].tolist()), set(found.tolist()) & set(near.tolist()) - {-1}
+                assert rows >= expected  # estimates of copies differ, so that other rows may be the nearest
+                n_told, n_searched = n_told + len(rows), n_searched + len(expected)
+        assert 0.97 * n_told < n_searched <= n_told
+
+
+def test_copies_made_during_calibration_are_those_of_a_trial_with_copies():
+    """A trial that gets copies tells what a new trial of the same cells with copies tells."""
+    with tuned(least_cell_segment_rows=64, most_calibrated_depth=60, least_centre_gain=-1.0):
+        index = CBEIndex(24, metric="l2", vectors="float32", buckets="cells", spill=True)
+        X = clustered(500)
+        index.fit(X)
+        index.add(X)
+        index.compact()
+        (segment,) = segments_of(index)
+        sample = Sample.of_rows(index._state.codec, segment, np.arange(0, 500, 20))
+        plain = CellTrial(without_copies(segment), sample)
+        before = plain.candidates(2, 60, plain.n_queries)
+        with_copies, whole = plain.with_copies(segment.buckets), CellTrial(segment, sample)
+        for effort in (1, 2, 5, whole.most_effort):
+            told, expected = (trial.candidates(effort, 60, trial.n_queries) for trial in (with_copies, whole))
+            np.testing.assert_array_equal(told.rows, expected.rows)
+            np.testing.assert_array_equal(told.estimates, expected.estimates)
+        after = plain.candidates(2, 60, plain.n_queries)
+        np.testing.assert_array_equal(after.rows, before.rows)
+        assert (with_copies.candidates(2, 60, plain.n_queries).rows >= 0).sum() > (before.rows >= 0).sum()
+
+
+def test_needed_cells_are_those_of_a_search_with_copies():
+    with tuned(least_cell_segment_rows=64, most_calibrated_depth=60, least_centre_gain=-1.0):
+        index = CBEIndex(24, metric="l2", vectors="float32", buckets="cells", spill=True)
+        X = clustered(500)
+        index.fit(X)
+        index.add(X)
+        index.compact()
+        (segment,) = segments_of(index)
+        sample = Sample(index._state.codec, clustered(25, seed=1), None)  # no rows, which would move the centroids
+        with_copies, plain = CellTrial(segment, sample), CellTrial(without_copies(segment), sample)
+        for trial, needed in zip((plain, with_copies), plain.needed(10), strict=True):
+            near = trial._in_all_cells(10, trial.n_queries)
+            np.testing.assert_array_equal(needed, near.places[near.rows >= 0] + 1)
+        assert (plain.needed(10)[1] < plain.needed(10)[0]).any()

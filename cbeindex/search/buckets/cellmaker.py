@@ -15,19 +15,17 @@ from ..._core.tuning import tuning
 from ..._core.typing import Floats, Rows
 from ...data.codes import CodeRows
 from ...data.columns import take_rows
-from ...data.keys import EstimateKeys
 from ...distances.codec import Codec
 from ...distances.residuals import CELL_BITS, ResidualCodec, centres_of, default_bits
 from ...distances.rounding import rounded
-from ...store.segment import NOT_HIDDEN, Segment
+from ...store.segment import Segment
 from ..measuring import measure, sample_rows
 from .base import BucketMaker, Buckets
-from .cellkernel import CellCall, CellCounts
 from .celltrial import CellTrial
 from .packing import Packing, pack
 from .rangetrial import measure_ranges
 from .residualcells import ResidualCells
-from .spilling import Copies, empty_records, make_copies, second_cells
+from .spilling import Copies, empty_records, make_copies
 from .trials import Sample
 
 # Copies are made from codes, which have to say enough of their rows.
@@ -122,30 +120,35 @@ class CellMaker(BucketMaker):
             order=order,
             ranks=ranks,
         )
-        cells = self._spilled(arranged, cells, column, rows)
-        return self._calibrated(replace(arranged, buckets=cells))
+        return self._measured(replace(arranged, buckets=cells), column, rows)
 
-    def _spilled(self, segment: Segment, cells: ResidualCells, column: NDArray[np.uint8], rows: Rows) -> ResidualCells:
-        """Return cells with copies of all rows, if they are wanted, or save rows to visit."""
+    def _measured(self, segment: Segment, column: NDArray[np.uint8], rows: Rows) -> Segment:
+        """Return a segment with copies of all rows, if they save enough, that knows how many cells to probe.
+
+        `rows` are the places in `column` of the rows of the segment.
+        """
+        cells: ResidualCells = segment.buckets
+        trial = None
+        if self.queries is not None and segment.n_rows >= tuning().least_cell_segment_rows:
+            trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(segment.n_rows)))
+        if self._wants_copies(segment, trial):
+            cells = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
+            trial = trial and trial.with_copies(cells)
+        if trial is not None:
+            calibration = measure(trial, segment.n_rows)
+            ranges = None if calibration is None else measure_ranges(trial, trial)
+            cells = replace(cells, calibration=calibration, ranges=ranges)
+        return replace(segment, buckets=cells)
+
+    def _wants_copies(self, segment: Segment, trial: CellTrial | None) -> bool:
+        """Return whether rows are copied to second cells: as the caller says, or where that saves rows to visit."""
         limits = tuning()
+        if segment.buckets.n_cells == 1 or self.spill is False or segment.buckets.codec.bits != _SPILL_BITS:
+            return False
+        if self.spill is not None or trial is None:
+            return bool(self.spill)
         can_save = segment.n_rows >= limits.least_spill_rows and "vectors" in segment.columns
-        if cells.n_cells == 1 or self.spill is False or cells.codec.bits != _SPILL_BITS:
-            return cells
-        if self.spill is None and not can_save:
-            return cells
-        if self.spill is None and _gain_of_copies(segment, cells) < limits.least_spill_gain:
-            return cells
-        return replace(cells, copies=make_copies(cells.codec, column, rows, cells))
-
-    def _calibrated(self, segment: Segment) -> Segment:
-        """Return a segment with cells that know how many of them a search should probe."""
-        if self.queries is None or segment.n_rows < tuning().least_cell_segment_rows:
-            return segment
-        sample = Sample.of_rows(self.queries, segment, sample_rows(segment.n_rows))
-        trial = CellTrial(segment, sample)
-        calibration = measure(trial, segment.n_rows)
-        ranges = None if calibration is None else measure_ranges(trial, trial)
-        return replace(segment, buckets=replace(segment.buckets, calibration=calibration, ranges=ranges))
+        return can_save and _gain_of_copies(trial) >= limits.least_spill_gain
 
     def n_cells_of(self, n_rows: int) -> int:
         """Return how many cells a segment of `n_rows` rows should have."""
@@ -234,33 +237,8 @@ def _lay_out(
     return ResidualCells(codec, records, packing.places, offsets, division.centroids, division.centres, copies)
 
 
-def _gain_of_copies(segment: Segment, cells: ResidualCells) -> float:
+def _gain_of_copies(trial: CellTrial) -> float:
     """Return the share of the visited rows that copies would save, by the ten nearest rows of a sample of rows."""
-    rows, places = _nearest_of_sample(segment, cells)
-    rows = rows[:, :_N_JUDGED]
-    points = cells.codec.decode(segment.columns["residuals"][rows.ravel()], np.arange(rows.size))
-    second = second_cells(points, cells.cells_of(rows.ravel()), cells.centroids, np.arange(cells.n_cells))
-    needed = np.take_along_axis(places, cells.cells_of(rows), axis=1) + 1
-    with_copies = np.minimum(needed, np.take_along_axis(places, second.reshape(rows.shape), axis=1) + 1)
-    before, after = (np.quantile(n, tuning().explicit_recall, method="higher") for n in (needed, with_copies))
+    needed = trial.needed(_N_JUDGED)
+    before, after = (np.quantile(n, tuning().explicit_recall, method="higher") for n in needed)
     return float(1 - 2 * after / before)  # a cell has twice the rows then
-
-
-def _nearest_of_sample(segment: Segment, cells: ResidualCells) -> tuple[Rows, Rows]:
-    """Return the nearest rows by estimate of a sample of rows, and the place of each cell in the order of distance."""
-    n_rows, limits = segment.n_rows, tuning()
-    rng = np.random.default_rng(n_rows)
-    sample = np.sort(rng.choice(n_rows, min(limits.probe_sample_rows, n_rows), replace=False))
-    column = segment.columns["residuals"][sample]
-    queries = np.empty((len(sample), cells.codec.n_bits), dtype=np.float32)
-    kernels.residuals.decode_rows(
-        column, np.arange(len(sample)), cells.codec.n_bits, cells.codec.bits, cells.codec.centres, queries
-    )
-    counts = CellCounts(cells.n_cells, min(n_rows, _N_JUDGED + 1), 0)
-    in_order = replace(segment, ranks=np.arange(n_rows, dtype=np.int32))  # keys of rows, not of ranks
-    call = CellCall(replace(in_order, buckets=cells), NOT_HIDDEN, counts)
-    keys = call.of_projections(queries, np.zeros(len(sample), dtype=np.float32), n_threads=n_cores()).keys
-    rows = EstimateKeys(keys).ranks()[:, 1:]  # without the sampled row itself
-    width = cells.codec.width
-    near = cells.directory.bases - cells.directory.weight * (queries[:, :width] @ cells.centroids.T)
-    return rows, np.argsort(np.argsort(near, axis=1, kind="stable"), axis=1)

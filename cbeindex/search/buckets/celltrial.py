@@ -1,14 +1,15 @@
 """Searches of cells for sampled queries: what a number of probes finds.
 
 One search of all cells tells what any number of probes finds: of the nearest rows by estimate, those in the cells that
-are visited. Only rows with copies, which are found in one of two cells, are searched for with each number of probes.
+are visited. A row with a copy is found where the nearer one of its two cells is visited, with the estimate of the row.
 """
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
 from functools import cached_property
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,6 +25,7 @@ from ...store.segment import Segment
 from ..measuring import Found
 from .cellkernel import CellCall, CellCounts, probes_in_reach
 from .residualcells import ResidualCells
+from .spilling import second_cells
 from .trials import BucketTrial, Sample, kept_of
 
 
@@ -37,7 +39,7 @@ class _InCells(NamedTuple):
     estimates : float32 array
         Infinity behind them.
     places : int32 array
-        Place of the cell of a row in the order in which the query visits cells.
+        Place of the cell of a row, or of the nearer one of its two, in the order in which the query visits cells.
     gaps : float64 array
         How much farther that cell is than the nearest one.
     """
@@ -64,6 +66,7 @@ class CellTrial(BucketTrial):
         self._projections, self._shifts = self._projected()
         self.most_effort = self._cells.n_cells
         self._in_all: list[_InCells] = []
+        self._second_cells = self._cells_of_copies()
 
     def _projected(self) -> tuple[Projections, Floats]:
         """Return projections of the queries, and what they add to distances whatever the centre."""
@@ -80,6 +83,15 @@ class CellTrial(BucketTrial):
             column, np.arange(len(rows)), residuals.n_bits, residuals.bits, residuals.centres, projections
         )
         return projections, np.zeros(len(rows), dtype=np.float32)
+
+    def with_copies(self, cells: ResidualCells) -> CellTrial:
+        """Return searches of the same cells with copies, for the same queries: what is known of rows stays known."""
+        trial = copy.copy(self)
+        trial._cells = replace(self._cells, copies=cells.copies)
+        trial._in_order = replace(self._in_order, buckets=trial._cells)
+        trial._second_cells = trial._cells_of_copies()
+        trial._in_all = [trial._placed(known.rows, known.estimates) for known in self._in_all]
+        return trial
 
     def _find(self, effort: int, n: int, n_queries: int) -> Found:
         n_probes = min(effort, self._cells.n_cells)
@@ -99,8 +111,6 @@ class CellTrial(BucketTrial):
         `deepest` estimates hold these.
         """
         n_cells = self._cells.n_cells
-        if effort < n_cells and len(self._cells.copies.records):
-            return super().candidates(effort, n, n_queries)
         found = self._in_all_cells(n, n_queries)
         if effort >= n_cells:
             return Found(found.rows, found.estimates if self.is_graded else None)
@@ -117,14 +127,43 @@ class CellTrial(BucketTrial):
                 break
         else:
             found = super().candidates(self.most_effort, max(n, tuning().most_calibrated_depth), n_queries)
-            cells = np.where(found.rows >= 0, self._cell_of_row[found.rows], 0)
-            gaps, places = self._order
-            gaps = np.take_along_axis(gaps[:n_queries], cells, axis=1)
-            places = np.take_along_axis(places[:n_queries], cells, axis=1)
             assert found.estimates is not None
-            known = _InCells(found.rows, found.estimates, places, gaps)
+            known = self._placed(found.rows, found.estimates)
             self._in_all.append(known)
         return known.first(n_queries, n)
+
+    def _placed(self, rows: Rows, estimates: Floats) -> _InCells:
+        """Return the nearest rows of the first queries with their places."""
+        known = np.maximum(rows, 0)
+        places, gaps = self._places(self._cell_of_row[known])
+        if self._second_cells is not None:
+            other_places, other_gaps = self._places(self._second_cells[known])
+            places, gaps = np.minimum(places, other_places), np.minimum(gaps, other_gaps)  # gaps ascend with places
+        return _InCells(rows, estimates, places, gaps)
+
+    def _cells_of_copies(self) -> Rows | None:
+        """Return the cell that holds the copy of each row, None if no search finds copies."""
+        copies = self._cells.copies
+        if not len(copies.records) or "vectors" not in self._segment.columns:
+            return None
+        return copies.cells_of(self._segment.n_rows, self._cells.codec.n_bytes)
+
+    def _places(self, cells: NDArray[Any]) -> tuple[NDArray[np.int32], NDArray[np.float64]]:
+        """Return the places and the gaps of cells for the first queries, (n_queries, n)."""
+        gaps, places = self._order[0][: len(cells)], self._order[1][: len(cells)]
+        return np.take_along_axis(places, cells, axis=1), np.take_along_axis(gaps, cells, axis=1)
+
+    def needed(self, n: int) -> tuple[Rows, Rows]:
+        """Return how many cells queries visit to find each of their nearest `n` rows, without copies and with them."""
+        found = self._in_all_cells(n, self.n_queries)
+        is_there = found.rows >= 0
+        rows, queries = found.rows[is_there], np.nonzero(is_there)[0]
+        own = self._cell_of_row[rows].astype(np.int64)
+        points = self._cells.codec.decode(self._segment.columns["residuals"][rows], np.arange(len(rows)))
+        second = second_cells(points, own, self._cells.centroids, np.arange(self._cells.n_cells))
+        places = self._order[1]
+        first, other = (places[queries, cells].astype(np.int64) + 1 for cells in (own, second))
+        return first, np.minimum(first, other)
 
     def _keys(self, counts: CellCounts, n_queries: int) -> EstimateKeys:
         """Return the keys of the nearest rows by estimate that the first queries find."""
