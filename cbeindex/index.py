@@ -270,7 +270,13 @@ class CBEIndex(Saveable):
         source = VectorSource(X, self.dim)
         checked_ids = None if ids is None else as_any_ids(ids, "ids", n=source.n_rows)
         replaces, threads = as_flag(replace, "replace"), as_n_threads(n_threads)
-        with self._lock, progress_bar(as_flag(progress, "progress"), source.n_rows, "vectors") as advance:
+        wanted = as_flag(progress, "progress")
+        with self._lock:
+            if not wanted and not isinstance(checked_ids, Names):
+                added_later = self._state.add_later(source, checked_ids)
+                if added_later is not None:
+                    return added_later
+        with self._lock, progress_bar(wanted, source.n_rows, "vectors") as advance:
             numbers, names = (None, checked_ids) if isinstance(checked_ids, Names) else (checked_ids, None)
             new = NewRows(source, numbers, replaces, threads, advance, names)
             added, self._state = self._state.add(new, self._prototype)

@@ -40,7 +40,7 @@ class Shuffled:
     uses_residuals = False
     join_width = 2
 
-    def arrange(self, segment):
+    def arrange(self, segment, share=1.0):
         if segment.n_rows < 6:
             return segment
         rows = np.random.default_rng(segment.n_rows).permutation(segment.n_rows)

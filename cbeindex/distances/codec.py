@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 import numpy as np
@@ -17,7 +18,7 @@ from ..encoders import CirculantEncoder, Encoder
 from ..encoders.foreign import compute_rows, encode_rows, project_rows
 from .estimator import LARGEST_SCALARS, EncodedQueries, Geometry, QueryArrays, scalars_of
 from .keptcodec import KeptCodec
-from .metrics import Metric
+from .metrics import Metric, squares
 from .residuals import ResidualCodec, spread_rows
 from .rotations import loses_nothing
 from .vertices import VertexCodec
@@ -57,6 +58,17 @@ class Codec:
     def of(cls, encoder: Encoder, metric: Metric) -> Codec:
         """Compute the geometry of a fitted encoder."""
         return cls(encoder, Geometry.of(encoder), metric)
+
+    def accepts_all(self, longest: float) -> bool:
+        """Return whether rows of squared lengths up to `longest`, no more than 1e12, can be encoded whatever they are.
+
+        The projections of a circulant encoder are in proportion to the rows, and so are all numbers stored of them.
+        """
+        return self._squared_centre <= longest and isinstance(self.encoder, CirculantEncoder)
+
+    @cached_property
+    def _squared_centre(self) -> float:
+        return float(squares(self.geometry.centre[np.newaxis])[0])
 
     def encode_rows(self, source: VectorSource, first: int, prepared: VectorRows) -> tuple[Codes, Arrays]:
         """Return codes and columns of rows of `source` from row `first` on that were prepared by the metric."""

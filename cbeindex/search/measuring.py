@@ -71,16 +71,19 @@ class Trial(Protocol):
         """Return the nearest `n` rows by estimate that the first queries find with an effort."""
 
 
-def sample_size(n_rows: int) -> int:
-    """Return how many rows of a segment are sampled: a bounded part of the time that its buckets take."""
+def sample_size(n_rows: int, share: float = 1.0) -> int:
+    """Return how many rows of a segment are sampled: a bounded part of the time that its buckets take.
+
+    `share` is that of the rows of the index that the segment has: what it finds counts for as much.
+    """
     limits = tuning()
-    most = limits.calibration_pairs // max(1, n_rows)
-    return min(n_rows, max(limits.least_calibration_queries, min(most, limits.most_calibration_queries)))
+    most = min(limits.calibration_pairs // max(1, n_rows), round(share * limits.most_calibration_queries))
+    return min(n_rows, max(limits.least_calibration_queries, most))
 
 
-def sample_rows(n_rows: int) -> Rows:
+def sample_rows(n_rows: int, share: float = 1.0) -> Rows:
     """Choose the rows of a segment that stand for queries, the same ones each time, in random order."""
-    rows: Rows = np.random.default_rng(n_rows).permutation(n_rows)[: sample_size(n_rows)]
+    rows: Rows = np.random.default_rng(n_rows).permutation(n_rows)[: sample_size(n_rows, share)]
     return rows
 
 

@@ -4,7 +4,7 @@ New rows go to the buffer. A full buffer becomes a segment and gets its buckets 
 segments before it that are not much larger, so that there are few segments; with graphs, which take long to make, as
 soon as there are several of them. A writer changes nothing that a reader can
 see: it writes behind the rows in use, or to new arrays, and then replaces the contents in one step. So readers never
-wait, and no search sees half of a change.
+wait for it, and no search sees half of a change.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from .._core.memo import Memo
 from .._core.threads import write_lock
 from .._core.tuning import tuning
-from .._core.typing import Codes, Ids, Rows
+from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.codes import CodeRows, n_words
 from ..data.columns import Column
 from ..data.ids import AnyIds, distinct, missing_text
@@ -27,6 +27,7 @@ from ..errors import CorruptIndexFileError
 from .buffer import Buffer
 from .segment import NOT_HIDDEN, Arranger, Segment, require_kind
 from .snapshot import Snapshot
+from .waiting import Encode, Waiting
 
 
 class _Contents(NamedTuple):
@@ -107,7 +108,7 @@ class RowStore:
         if buckets is not None and buckets.uses_residuals:
             large_rows, large_bytes = limits.large_cell_segment_rows, limits.large_cell_segment_bytes
         self._large_rows = min(large_rows, large_bytes // max(1, row_bytes))
-        self.lock = write_lock()
+        self.lock, self._settling = write_lock(), write_lock()
         self._contents = self._sealed((), 0)
         # Copies of the rows in the buffer: in the order of ids, and then with buckets.
         self._ordered: tuple[Segment, Segment] | None = None
@@ -115,11 +116,27 @@ class RowStore:
 
     @property
     def _contents(self) -> _Contents:
-        return self._published[0]
+        return self._settled()[0]
 
     @_contents.setter
     def _contents(self, contents: _Contents) -> None:
-        self._published = contents, Memo()
+        self._published: tuple[_Contents, Memo, Waiting | None] = contents, Memo(), None
+
+    def _settled(self) -> tuple[_Contents, Memo, None]:
+        """Return the contents and their memo, after rows that wait have been encoded.
+
+        This has a lock of its own, which no writer holds for long. While one is at work, no rows wait, because it has
+        begun with this. There is room for them in the buffer.
+        """
+        contents, memo, waiting = self._published
+        if waiting is not None:
+            with self._settling:
+                contents, memo, waiting = self._published
+                if waiting is not None:
+                    contents = contents._replace(next_id=waiting.next_id)
+                    self._contents = self._appended(contents, *waiting.encoded())
+                    contents, memo, _ = self._published
+        return contents, memo, None
 
     @property
     def memo(self) -> Memo:
@@ -127,7 +144,7 @@ class RowStore:
 
         A search reads it before it takes a snapshot: then what it puts there is no older than the memo.
         """
-        return self._published[1]
+        return self._settled()[1]
 
     def snapshot(self) -> Snapshot:
         """Return the rows as they are now."""
@@ -147,14 +164,16 @@ class RowStore:
         if last is None or last.buckets is not None:
             return snapshot
         if cached is None or cached[0] is not last:
-            cached = self._arranged_newest = last, self.buckets.arrange(last)
+            cached = self._arranged_newest = last, self.buckets.arrange(last, 0.0)
         return Snapshot((*sealed, cached[1]), self.has_names)
 
     def frozen(self) -> RowStore:
         """Return a store of the rows as they are now, to be read alone. It shares them, and their memo."""
         self.search_snapshot()  # arranges the newest rows once, and not in each store that is frozen
         store = RowStore.__new__(RowStore)
+        settled = self._settled()
         store.__dict__.update(self.__dict__)
+        store._published = settled
         return store
 
     @property
@@ -178,13 +197,15 @@ class RowStore:
     @property
     def n_rows(self) -> int:
         """Number of rows that are not removed."""
-        contents = self._contents
-        return sum(segment.n_rows - segment.n_removed for segment in (*contents.sealed, contents.newest))
+        contents, _, waiting = self._published
+        n_rows = sum(segment.n_rows - segment.n_removed for segment in (*contents.sealed, contents.newest))
+        return n_rows if waiting is None else n_rows + waiting.n_rows
 
     @property
     def next_id(self) -> int:
         """The smallest number above all ids that were ever in use."""
-        return self._contents.next_id
+        contents, _, waiting = self._published
+        return contents.next_id if waiting is None else waiting.next_id
 
     def reserve(self, next_id: int) -> None:
         """Assign no new ids below `next_id`."""
@@ -228,6 +249,40 @@ class RowStore:
                 contents = contents._replace(next_id=max(contents.next_id, int(ids.max()) + 1))
                 self._contents = self._appended(contents, ids, words, columns or {})
             return ids
+
+    def add_later(self, ids: Ids | None, vectors: Vectors, encode: Encode, most: int) -> Ids | None:
+        """Add a few rows, which are encoded together with others before anybody sees them.
+
+        Returns None, and adds nothing, if the rows do not fit into the buffer, if ids may be in use, or if they are
+        names.
+
+        Parameters
+        ----------
+        ids : int64 array of shape (n,) without duplicates, or None for new ids
+        vectors : float32 array of shape (n, dim)
+            Vectors that `encode` accepts.
+        encode : callable
+            The same one for all rows of a store.
+        most : int
+            Rows that wait at most.
+        """
+        n, dim = vectors.shape
+        most = min(most, self._buffer_rows // 2 - 1)  # a reader makes no segment of them
+        if n > most:
+            return None
+        with self.lock, self._settling:
+            contents, _, waiting = self._published
+            if waiting is not None and not waiting.has_room(n):
+                contents, _, waiting = self._settled()
+            n_waiting, next_id = (0, contents.next_id) if waiting is None else (waiting.n_rows, waiting.next_id)
+            is_full = contents.newest.n_rows + n_waiting + n > self._buffer_rows
+            if is_full or self.has_names or next_id + n >= 2**63 or (ids is not None and ids.min() < next_id):
+                return None
+            if waiting is None:
+                waiting = Waiting.empty(most, dim, next_id, encode)
+            added = np.arange(next_id, next_id + n, dtype=np.int64) if ids is None else ids
+            self._published = contents, Memo(), waiting.added(added, vectors)
+            return added
 
     def _without_names(self, contents: _Contents, names: Names, replace: bool) -> _Contents:
         """Return contents without the rows that have one of `names`, which is an error unless they are replaced."""
@@ -292,7 +347,7 @@ class RowStore:
             sealed = self._contents.sealed
             is_compact = len(parts) == 1 and not parts[0].removed.size and any(parts[0] is part for part in sealed)
             if not is_compact:
-                sealed = (self._arranged(self._joined(parts, self.next_id)),) if parts else ()
+                sealed = (self._arranged(self._joined(parts, self.next_id), 1.0),) if parts else ()
             self._contents = self._sealed(sealed, self.next_id)
 
     def _sealed(self, segments: tuple[Segment, ...], next_id: int) -> _Contents:
@@ -315,7 +370,8 @@ class RowStore:
             parts[:0], before = near, before[: -len(near)]
             n_rows += sum(part.n_rows for part in near)
         joined = self._joined(parts, contents.next_id) if len(parts) > 1 else segment
-        return (*before, self._arranged(joined))
+        n_all = joined.n_rows + sum(part.n_rows for part in before)
+        return (*before, self._arranged(joined, joined.n_rows / n_all))
 
     def _similar(self, before: list[Segment], n_rows: int) -> list[Segment]:
         """Return the last segments that are not much larger than `n_rows` rows, and are not large with them."""
@@ -327,9 +383,9 @@ class RowStore:
             first -= 1
         return before[first:]
 
-    def _arranged(self, segment: Segment) -> Segment:
-        """Return the segment with buckets, if the store has any."""
-        return segment if self.buckets is None else self.buckets.arrange(segment)
+    def _arranged(self, segment: Segment, share: float) -> Segment:
+        """Return the segment, which has a share of all rows, with buckets, if the store has any."""
+        return segment if self.buckets is None else self.buckets.arrange(segment, share)
 
     def _joined(self, segments: Sequence[Segment], next_id: int) -> Segment:
         """Merge segments into one, in the order of ids, without removed rows and buckets.

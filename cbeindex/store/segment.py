@@ -38,8 +38,11 @@ class Arranger(Protocol):
     def with_codec(self, codec: Any) -> Arranger:
         """Return the arranger of an index whose codec of residuals or vertices is fitted."""
 
-    def arrange(self, segment: Segment) -> Segment:
-        """Return the segment with buckets, in the row order that they need. Small segments are returned unchanged."""
+    def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
+        """Return the segment with buckets, in the row order that they need. Small segments are returned unchanged.
+
+        `share` is that of the rows of the index that the segment has, 0 for rows that are arranged for one search.
+        """
 
 
 class Origin(Protocol):

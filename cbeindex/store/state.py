@@ -79,6 +79,28 @@ class IndexState(NamedTuple):
         encoded = state.ingest.encode(state.codec, new)
         return state.rows.add(new.ids, *encoded, replace=new.replace), state
 
+    def add_later(self, source: VectorSource, ids: Ids | None) -> Ids | None:
+        """Add a few vectors, which are checked now and encoded together with others; return their ids.
+
+        Returns None, and adds nothing, if they have to be encoded now.
+        """
+        limits, codec = tuning(), self.codec
+        if codec is None or not 0 < source.n_rows <= limits.few_rows or source.is_sparse or self.ingest.keeps_sparse:
+            return None
+        if not self.rows.next_id or not codec.accepts_all(limits.longest_waiting):
+            return None
+        vectors = source.read(slice(None))
+        if self.ingest.check(source, 0, vectors).max() > limits.longest_waiting:
+            return None
+        most = min(limits.waiting_rows, limits.waiting_values // max(self.ingest.dim, self.ingest.n_bits))
+        return self.rows.add_later(ids, vectors, self._encoded, most)
+
+    def _encoded(self, vectors: Vectors) -> EncodedRows:
+        """Return codes and columns of checked vectors."""
+        assert self.codec is not None
+        new = NewRows(VectorSource(vectors, self.ingest.dim), None, False, 1, lambda n: None)
+        return self.ingest.encode(self.codec, new, is_checked=True)
+
     def _add_first(self, new: NewRows, prototype: Encoder) -> tuple[Ids, IndexState]:
         """Add vectors to an index that is not fitted."""
         vectors, is_enough = self.ingest.read_first(new.source, self.rows)

@@ -184,5 +184,8 @@ class BucketMaker(ABC):
         """Make a maker for codes of `n_bits` bits from the options that are set, each of them at least 1."""
 
     @abstractmethod
-    def arrange(self, segment: Segment) -> Segment:
-        """Return a segment, whose rows are in the order of ids, with buckets. Small segments are returned unchanged."""
+    def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
+        """Return a segment, whose rows are in the order of ids, with buckets. Small segments are returned unchanged.
+
+        `share` is that of the rows of the index that the segment has.
+        """

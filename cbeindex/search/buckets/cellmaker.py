@@ -99,11 +99,15 @@ class CellMaker(BucketMaker):
         """Return the maker of an index that is fitted."""
         return replace(self, codec=codec.residuals, queries=codec)
 
-    def arrange(self, segment: Segment) -> Segment:
-        """Return a segment of any size with its rows in the order of cells."""
+    def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
+        """Return a segment of any size with its rows in the order of cells.
+
+        Cells are calibrated unless the segment has few rows, and a small `share` of those of the index: searches then
+        estimate the distances of all of its rows. Without a share, there is one cell for each centre.
+        """
         assert self.codec is not None
         column: NDArray[np.uint8] = segment.columns["residuals"]
-        division, packing = _packed(self._divide(column))
+        division, packing = _packed(self._divide(column, self.n_cells_of(segment.n_rows) if share else 1))
         rows = np.argsort(division.cell, kind="stable")
         ranks = rows.astype(np.int32)  # rows were in the order of ids
         order = np.empty_like(ranks)
@@ -120,17 +124,17 @@ class CellMaker(BucketMaker):
             order=order,
             ranks=ranks,
         )
-        return self._measured(replace(arranged, buckets=cells), column, rows)
+        return self._measured(replace(arranged, buckets=cells), share, column, rows)
 
-    def _measured(self, segment: Segment, column: NDArray[np.uint8], rows: Rows) -> Segment:
+    def _measured(self, segment: Segment, share: float, column: NDArray[np.uint8], rows: Rows) -> Segment:
         """Return a segment with copies of all rows, if they save enough, that knows how many cells to probe.
 
         `rows` are the places in `column` of the rows of the segment.
         """
-        cells: ResidualCells = segment.buckets
-        trial = None
-        if self.queries is not None and segment.n_rows >= tuning().least_cell_segment_rows:
-            trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(segment.n_rows)))
+        cells, limits, n_rows = segment.buckets, tuning(), segment.n_rows
+        trial, counts = None, share >= limits.least_calibrated_share or n_rows >= limits.least_calibrated_rows
+        if self.queries is not None and n_rows >= limits.least_cell_segment_rows and counts:
+            trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(n_rows, share)))
         if self._wants_copies(segment, trial):
             cells = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
             trial = trial and trial.with_copies(cells)
@@ -158,7 +162,7 @@ class CellMaker(BucketMaker):
         n_cells = self.n_cells or round(tuning().cells_of_root * root)
         return max(1, min(n_cells, round(tuning().most_cells_of_root * root), n_rows // tuning().least_cell_rows))
 
-    def _divide(self, column: NDArray[np.uint8]) -> _Division:
+    def _divide(self, column: NDArray[np.uint8], n_cells: int) -> _Division:
         """Divide the rows of each centre into cells of about the same size."""
         codec = self.codec
         assert codec is not None
@@ -167,7 +171,7 @@ class CellMaker(BucketMaker):
         used, by_centre = np.flatnonzero(sizes), np.argsort(centres, kind="stable")
         ends = np.cumsum(sizes)
         # Data with one centre has no clusters, and nothing is gained by dividing it.
-        share = self.n_cells_of(n_rows) / n_rows if len(codec.centres) > 1 else 0
+        share = n_cells / n_rows if len(codec.centres) > 1 else 0
         n_parts = np.clip(np.rint(sizes[used] * share).astype(np.int64), 1, sizes[used])
         firsts = np.concatenate([[0], np.cumsum(n_parts)])
         cell: Rows = np.empty(n_rows, dtype=np.int64)

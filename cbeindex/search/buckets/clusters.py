@@ -262,7 +262,7 @@ class Clusters(BucketMaker):
         """Make a maker from the options that are set."""
         return cls(n_bits, **options)
 
-    def arrange(self, segment: Segment) -> Segment:
+    def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
         """Return the segment with its rows in the order of cells. Small segments are returned unchanged."""
         if segment.n_rows < tuning().least_cell_segment_rows:
             return segment

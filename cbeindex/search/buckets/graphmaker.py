@@ -55,7 +55,7 @@ class GraphMaker(BucketMaker):
         """Return the maker of an index that is fitted."""
         return replace(self, codec=codec.vertices, queries=codec)
 
-    def arrange(self, segment: Segment) -> Segment:
+    def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
         """Return a segment with a graph. Small segments have none."""
         assert self.codec is not None
         column = np.asarray(segment.columns["vertices"])

@@ -179,7 +179,7 @@ class Substrings(BucketMaker):
             n_tables = max(1, min(tuning().default_tables, n_bits // table_bits))
         return cls(n_bits, n_tables, table_bits)
 
-    def arrange(self, segment: Segment) -> Segment:
+    def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
         """Return the segment with tables. Small segments are returned unchanged."""
         if segment.n_rows < tuning().least_table_segment_rows:
             return segment
