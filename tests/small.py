@@ -42,7 +42,8 @@ _SMALL = {
     "graph_building_beam": 8,
     "least_calibration_queries": 8,
     "most_calibration_queries": 8,
-    "least_calibrated_rows": 24,
+    "fewest_calibration_queries": 8,
+    "least_whole_rows": 24,
     "least_first_rows": 4,
 }
 

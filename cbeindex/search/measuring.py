@@ -78,7 +78,8 @@ def sample_size(n_rows: int, share: float = 1.0) -> int:
     """
     limits = tuning()
     most = min(limits.calibration_pairs // max(1, n_rows), round(share * limits.most_calibration_queries))
-    return min(n_rows, max(limits.least_calibration_queries, most))
+    least = max(limits.fewest_calibration_queries, n_rows // limits.rows_of_calibration_query)
+    return min(n_rows, max(min(least, limits.least_calibration_queries), most))
 
 
 def sample_rows(n_rows: int, share: float = 1.0) -> Rows:

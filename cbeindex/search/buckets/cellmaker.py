@@ -19,6 +19,7 @@ from ...distances.codec import Codec
 from ...distances.residuals import CELL_BITS, ResidualCodec, centres_of, default_bits
 from ...distances.rounding import rounded
 from ...store.segment import Segment
+from ..calibration import N_NEAREST
 from ..measuring import measure, sample_rows
 from .base import BucketMaker, Buckets
 from .celltrial import CellTrial
@@ -32,6 +33,8 @@ from .trials import Sample
 _SPILL_BITS = 4
 # Nearest rows of a sampled row by which the gain of copies is judged.
 _N_JUDGED = 10
+# Numbers of results that a small part of an index is calibrated for.
+_FEW_NEAREST = N_NEAREST[:3]
 
 
 class _Division(NamedTuple):
@@ -102,11 +105,11 @@ class CellMaker(BucketMaker):
     def arrange(self, segment: Segment, share: float = 1.0) -> Segment:
         """Return a segment of any size with its rows in the order of cells.
 
-        Cells are calibrated unless the segment has few rows, and a small `share` of those of the index: searches then
-        estimate the distances of all of its rows. Without a share, there is one cell for each centre.
+        The larger its `share` of the rows of the index, the more precisely are cells calibrated. Without a share, there
+        is one cell for each centre, and all are searched.
         """
         assert self.codec is not None
-        column: NDArray[np.uint8] = segment.columns["residuals"]
+        column: NDArray[np.uint8] = np.asarray(segment.columns["residuals"])
         division, packing = _packed(self._divide(column, self.n_cells_of(segment.n_rows) if share else 1))
         rows = np.argsort(division.cell, kind="stable")
         ranks = rows.astype(np.int32)  # rows were in the order of ids
@@ -131,16 +134,16 @@ class CellMaker(BucketMaker):
 
         `rows` are the places in `column` of the rows of the segment.
         """
-        cells, limits, n_rows = segment.buckets, tuning(), segment.n_rows
-        trial, counts = None, share >= limits.least_calibrated_share or n_rows >= limits.least_calibrated_rows
-        if self.queries is not None and n_rows >= limits.least_cell_segment_rows and counts:
+        cells, limits, n_rows, trial = segment.buckets, tuning(), segment.n_rows, None
+        if self.queries is not None and share and n_rows >= limits.least_cell_segment_rows:
             trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(n_rows, share)))
         if self._wants_copies(segment, trial):
             cells = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
             trial = trial and trial.with_copies(cells)
         if trial is not None:
-            calibration = measure(trial, segment.n_rows)
-            ranges = None if calibration is None else measure_ranges(trial, trial)
+            is_whole = n_rows >= limits.least_whole_rows or share >= limits.least_whole_share
+            calibration = measure(trial, n_rows, N_NEAREST if is_whole else _FEW_NEAREST)
+            ranges = measure_ranges(trial, trial) if is_whole and calibration is not None else None
             cells = replace(cells, calibration=calibration, ranges=ranges)
         return replace(segment, buckets=cells)
 
