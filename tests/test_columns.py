@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 
 from cbeindex._core.tuning import tuned
 from cbeindex.data.columns import Column, take_rows
+from cbeindex.data.joinedrows import JoinedRows
 from cbeindex.data.sparserows import SparseRows
 
 DIM = 6
@@ -128,3 +129,21 @@ def test_pieces_of_copies_make_a_whole(is_sparse):
     expected = rows[chosen], np.concatenate([rows, rows[:3]])
     for found, whole in zip((taken, joined), expected, strict=True):
         np.testing.assert_array_equal(found.to_dense(DIM) if is_sparse else found, whole)
+
+
+@given(
+    st.lists(st.lists(st.integers(0, 4), max_size=6), min_size=1, max_size=4),
+    st.integers(1, 64),
+    st.data(),
+)
+def test_joined_rows_are_those_of_the_parts_behind_each_other(taken, copy_bytes, data):
+    parts = [np.arange(10).reshape(5, 2) + 100 * i for i in range(len(taken))]
+    rows = [np.array(some, dtype=np.int64) for some in taken]
+    joined = JoinedRows(Column(np.int64, (2,)), parts, rows)
+    expected = np.concatenate([part[some] for part, some in zip(parts, rows, strict=True)])
+    assert len(joined) == len(expected)
+    with tuned(copy_bytes=copy_bytes):
+        np.testing.assert_array_equal(np.asarray(joined), expected)
+        if len(expected):
+            some = np.array(data.draw(st.lists(st.integers(0, len(expected) - 1), max_size=9)), dtype=np.int64)
+            np.testing.assert_array_equal(take_rows(joined, some), expected[some])

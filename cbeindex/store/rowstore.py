@@ -20,8 +20,9 @@ from .._core.threads import write_lock
 from .._core.tuning import tuning
 from .._core.typing import Codes, Ids, Rows, Vectors
 from ..data.codes import CodeRows, n_words
-from ..data.columns import Column
+from ..data.columns import Column, take_rows
 from ..data.ids import AnyIds, distinct, missing_text
+from ..data.joinedrows import JoinedRows
 from ..data.names import NAMES, NameColumn, Names, shown
 from ..errors import CorruptIndexFileError
 from .buffer import Buffer
@@ -393,16 +394,30 @@ class RowStore:
         A mapped file may hold any ids. Ids that could not be loaded after the next save raise CorruptIndexFileError.
         """
         Snapshot(tuple(segments)).check_origins()
-        segments = [segment.without_removed() for segment in segments]
-        joined = segments[0]
-        if len(segments) > 1:
-            words = np.concatenate([s.codes.words(s.n_rows) for s in segments])
-            columns = {name: c.joined([s.columns[name] for s in segments]) for name, c in self.columns.items()}
-            ids = np.concatenate([s.ids for s in segments])
-            joined = Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
+        joined = self._behind_each_other(segments) if len(segments) > 1 else segments[0].without_removed()
         if (joined.ids[1:] <= joined.ids[:-1]).any() or joined.ids[0] < 0 or joined.ids[-1] >= next_id:
             raise CorruptIndexFileError(f"ids must be unique and below next_id = {next_id}")
         return joined
+
+    def _behind_each_other(self, segments: Sequence[Segment]) -> Segment:
+        """Return the rows of segments in the order of ids, without removed rows and buckets.
+
+        Cells put rows in an order of their own, and copy columns of fixed width then.
+        """
+        rows = [segment.rows_in_order() for segment in segments]
+        parts = list(zip(segments, rows, strict=True))
+        is_read_later = self.buckets is not None and self.buckets.uses_residuals
+        columns: dict[str, Any] = {}
+        for name, column in self.columns.items():
+            if is_read_later and type(column) is Column and not column.is_sparse:
+                columns[name] = JoinedRows(column, [segment.columns[name] for segment in segments], rows)
+            else:
+                columns[name] = column.joined([take_rows(segment.columns[name], some) for segment, some in parts])
+        ids, words = (
+            np.concatenate([segment.ids[some] for segment, some in parts]),
+            np.concatenate([segment.codes.take(some) for segment, some in parts]),
+        )
+        return Segment(ids, CodeRows.of(words, self.n_bits), columns, NOT_HIDDEN).in_order()
 
     def _appended(self, contents: _Contents, ids: Ids, words: Codes, columns: Mapping[str, Any]) -> _Contents:
         """Return contents with rows added."""

@@ -191,8 +191,14 @@ class Segment:
         """Return the rows that are not removed, in the order of ids, without buckets."""
         if not self.removed.size and not self.order.size:
             return replace(self, buckets=None)
-        rows = self._rows_of_ranks(np.arange(self.n_rows)) if self.order.size else np.arange(self.n_rows)
-        return replace(self.take(rows[~self.removed[rows]] if self.removed.size else rows), removed=NOT_HIDDEN)
+        return replace(self.take(self.rows_in_order()), removed=NOT_HIDDEN)
+
+    def rows_in_order(self) -> Rows:
+        """Return the rows that are not removed, in the order of ids."""
+        rows = np.arange(self.n_rows)
+        if self.order.size:
+            rows = self._rows_of_ranks(rows)
+        return rows[~self.removed[rows]] if self.removed.size else rows
 
     def _ranks_of(self, ids: Ids) -> Rows:
         """Return the rank that each id has if the segment has it, otherwise any rank."""
