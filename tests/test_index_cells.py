@@ -14,7 +14,7 @@ from cbeindex._core.tuning import tuned
 from cbeindex.distances.residuals import default_bits
 from tests import vector_oracles
 from tests.lookup_oracles import values_of_levels
-from tests.small import ALL, buckets_of, check_equal, examples, small_buckets, tune
+from tests.small import ALL, buckets_of, check_equal, examples, segments_of, small_buckets, tune
 from tests.vector_oracles import clustered
 
 DIM = 24
@@ -433,6 +433,36 @@ def test_a_query_of_a_calibration_may_be_the_only_row_that_is_not_removed():
         index.add(some_vectors(60))
         ids = np.concatenate([index.add(some_vectors(14, seed)) for seed in (1, 2)])  # these wait in the buffer
         index.remove(np.delete(ids, row))
-        index.search(some_vectors(1), 3)  # calibrates what is in the buffer
-        calibration = index._state.rows.search_snapshot().segments[-1].buckets.calibration
+        rows = index._state.rows
+        calibration = rows.buckets.arrange(rows.snapshot().segments[-1]).buckets.calibration
         assert calibration.far > 0
+
+
+def test_rows_of_the_buffer_are_not_calibrated_by_searches():
+    """A search after each `add` would calibrate them again; all of them are searched."""
+    index = CBEIndex(DIM, 40, metric="l2", vectors="float32", buckets="cells")
+    index.add(some_vectors(60))
+    assert segments_of(index)[0].buckets.calibration is not None
+    ids = np.concatenate([index.add(some_vectors(14, seed)) for seed in (1, 2)])
+    found = index.search(some_vectors(28, 3)[:5], 3)
+    last = index._state.rows.search_snapshot().segments[-1]
+    assert sorted(last.ids) == ids.tolist()
+    assert last.buckets.calibration is None
+    assert found.stats["buckets"] >= 5 * last.buckets.n_cells
+
+
+def test_a_small_part_of_an_index_is_calibrated_by_few_queries():
+    with small_buckets({"least_centre_rows": 4, "centre_sample_rows": 10**4, "most_calibration_queries": 200,
+                        "least_calibration_queries": 100, "fewest_calibration_queries": 10, "least_whole_rows": 1000,
+                        "rows_of_calibration_query": 5}):  # fmt: skip
+        index = CBEIndex(DIM, 40, metric="l2", vectors="float32", buckets="cells")
+        index.add(some_vectors(900))
+        index.add(some_vectors(100, 1))
+        index.add(some_vectors(40, 2))
+        large, small, smallest = (segment.buckets for segment in segments_of(index))
+    assert large.calibration.n_queries[0] == 200
+    assert large.ranges is not None
+    assert small.calibration.n_queries[0] == 20  # one for each 5 rows, and a tenth of 200
+    assert smallest.calibration.n_queries[0] == 10
+    assert small.ranges is None
+    assert smallest.ranges is None
