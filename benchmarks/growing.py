@@ -120,6 +120,15 @@ class Growing(ABC):
         self.n_rows += len(rows)
         return seconds, latencies
 
+    def add_singly(self, block: int, n_rows: int) -> float:
+        """Add rows of a block one by one; return the seconds."""
+        rows = rows_of(block, n_rows, self.dim)
+        begin = time.perf_counter()
+        for i in range(n_rows):
+            self.put(rows[i : i + 1])
+            self.n_rows += 1
+        return time.perf_counter() - begin
+
     is_readable_while_adding: ClassVar[bool] = False
 
     def bytes_a_row(self) -> float:

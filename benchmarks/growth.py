@@ -40,12 +40,13 @@ def main(arguments: list[str]) -> None:
     add("--dim", type=int, default=128)
     add("--threads", type=int, default=2)
     add("--queries", type=int, default=500)
+    add("--singles", type=int, default=20_000, help="rows that are added one by one at the end")
     add("--contenders", nargs="+", choices=list(CONTENDERS), default=list(CONTENDERS))
     add("--seconds", type=float, default=1_800, help="adds of a contender that takes longer are given up")
     add("--output", default=os.path.join("bench-report", "growth.jsonl"), help="JSON lines go here")
     options = parser.parse_args(arguments)
     if options.quick:
-        options.rows, options.step, options.queries = 12_000, 3_000, 50
+        options.rows, options.step, options.queries, options.singles = 12_000, 3_000, 50, 200
     report = Report(
         f"Growth to {options.rows:,} rows of {options.dim} dimensions, clustered, in adds of {options.step:,}; "
         f"{options.threads} threads to add, one to search",
@@ -57,12 +58,16 @@ def main(arguments: list[str]) -> None:
         f"while rows are added; queries/s: one thread, at the least setting with recall 10@10 of {RECALL}"
     )
     table = report.table("growth", COLUMNS, note, widths={"contender": 12})
-    rows = [row for name in options.contenders for row in grow(name, options, truths, table)]
+    speeds: dict[str, float] = {}
+    rows = [row for name in options.contenders for row in grow(name, options, truths, table, speeds)]
     slopes = report.table(
         "slopes", ["contender", "slope"], "of the seconds of all adds, against rows, both logarithmic"
     )
     for name in options.contenders:
         slopes.row(name, slope([row for row in rows if row["contender"] == name]))
+    singles = report.table("singles", ["contender", "rows", "adds/s"], "rows that are then added one by one")
+    for name, speed_of_adds in speeds.items():
+        singles.row(name, options.singles, speed_of_adds)
     draw(rows, Path(options.output).parent)
 
 
@@ -85,8 +90,13 @@ def true_neighbours(options: argparse.Namespace) -> dict[int, Ids]:
     return found
 
 
-def grow(name: str, options: argparse.Namespace, truths: dict[int, Ids], table: Table) -> list[dict[str, Any]]:
-    """Let a contender grow; print a row for each checkpoint that it reaches, and return the rows."""
+def grow(
+    name: str, options: argparse.Namespace, truths: dict[int, Ids], table: Table, speeds: dict[str, float]
+) -> list[dict[str, Any]]:
+    """Let a contender grow; print a row for each checkpoint that it reaches, and return the rows.
+
+    Puts into `speeds` how many rows a second it adds one by one in the end.
+    """
     arguments = {
         "dim": options.dim, "step": options.step, "n_queries": options.queries, "n_threads": options.threads
     }  # fmt: skip
@@ -106,6 +116,8 @@ def grow(name: str, options: argparse.Namespace, truths: dict[int, Ids], table: 
                     table.row(*values)
                     rows.append(dict(zip(COLUMNS, values, strict=True)))
                     latencies = []
+            if options.singles and total <= options.seconds:
+                speeds[name] = options.singles / contender.call("add_singly", max(truths), options.singles)
     except ContenderError as error:
         print(f"{name}: {last_line(error)}")
     return rows

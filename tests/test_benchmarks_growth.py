@@ -20,6 +20,9 @@ def test_growth(tmp_path, capsys):
     assert all(row["seconds"] >= row["longest s"] > 0 for row in measured)
     assert measured[1]["recall"] >= 0.95
     assert [row["contender"] for row in rows if row["table"] == "slopes"] == ["cells", "cells-codes"]
+    singles = [row for row in rows if row["table"] == "singles"]
+    assert [(row["contender"], row["rows"]) for row in singles] == [("cells", 200), ("cells-codes", 200)]
+    assert all(row["adds/s"] > 0 for row in singles)
 
 
 def test_true_neighbours_are_found_block_by_block():
