@@ -10,6 +10,7 @@ from cbeindex.data.source import VectorSource
 from cbeindex.distances.metrics import METRICS
 from cbeindex.distances.vertices import VertexCodec, VertexShape
 from cbeindex.kernels import graphsearch
+from cbeindex.kernels.binding import bind
 from cbeindex.search.buckets.graph_building import GraphBuilder, neighbours_of
 from tests.conftest import COMPILED
 from tests.graph_oracles import reachable
@@ -44,16 +45,17 @@ def searched(codec, graph, queries, vectors, beam, k=10, hidden=None):
     hidden = np.zeros(0, dtype=np.bool_) if hidden is None else hidden
     longest = codec.longest(codec.heads_of(graph.records[:, shape.vertex_at :]).norms)
     counts = np.array([beam, beam, max(2 * k, 20), 0])
+    arguments = (
+        1e36, codec.unit, longest, *codec.kernel_transform(),
+        np.array([shape.n_code_bits, shape.n_levels, shape.vertex_at]),
+        codec.unit * longest**2 if codec.has_norms else 0.0, graph.records, graph.entries, hidden, np.arange(n),
+        codec.metric.number, counts,
+    )  # fmt: skip
+    bound = bind(graphsearch.BOUND, arguments)
     found, near = np.empty((len(queries), k), dtype=np.int64), np.empty((len(queries), k), dtype=np.float32)
     n_steps = []
     for i in range(len(queries)):
-        visits = np.zeros(3, dtype=np.int64)
-        n_done = graphsearch.search_vectors(
-            queries[i : i + 1], 1e36, codec.unit, longest, *codec.kernel_transform(),
-            np.array([shape.n_code_bits, shape.n_levels, shape.vertex_at]),
-            codec.unit * longest**2 if codec.has_norms else 0.0, graph.records, graph.entries, hidden, np.arange(n),
-            vectors, codec.metric.number, counts, near[i : i + 1], found[i : i + 1], visits,
-        )  # fmt: skip
+        n_done, *visits = graphsearch.search_vectors(queries[i], vectors, bound, near[i], found[i])
         assert n_done == 1
         n_steps.append(visits[0])
     return found, np.array(n_steps), near

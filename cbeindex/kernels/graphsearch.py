@@ -5,6 +5,7 @@ from typing import Any
 import numpy as np
 
 from .._core.typing import Floats, Ids, Keys, Mask, Projections, Rows, Vectors
+from .binding import array_at, float_at, int_at
 from .dots import Numbers
 from .estimates import Records
 from .exact import distance_of, insert, is_farther, product
@@ -220,51 +221,84 @@ def prepare_vector(query: Vectors, square: float, metric: int, unit: float, long
     return gain / (2 * unit), 1 - gain * (product(prepared, prepared) + longest * longest) / 2
 
 
+BOUND = (
+    float, float, float, (np.float32, 1), (np.int8, 2), (np.int64, 1), (np.float32, 1), (np.float32, 2), int,
+    (np.int64, 1), float, (np.uint8, 2), (np.uint8, 2), (np.bool_, 1), (np.int64, 1), int, (np.int64, 1),
+)  # fmt: skip
+"""What `search_vectors` takes as bound arguments (`binding.py`)."""
+
+
 @njit(cache=True, nogil=True)
 def search_vectors(
-    queries: Vectors, largest_square: float, unit: float, longest: float, mean: Vectors, signs: Any, layout: Any,
-    passes: Floats, coefficients: Floats, n_work: int, shape: Rows, largest_norm: float, records: Records,
-    entries: Records, hidden: Mask, ids: Ids, vectors: Any, metric: int, counts: Rows, distances: Floats,
-    result_ids: Ids, visits: Rows,
-) -> int:  # fmt: skip
+    queries: Vectors, vectors: Any, bound: Rows, distances: Floats, result_ids: Ids
+) -> tuple[int, int, int, int]:
     """Find the nearest vertices of queries, from their vectors on: transform, walk, exact distances.
 
-    Parameters not named here are those of `search_projections`. Returns the number of queries that were searched: fewer
-    than there are if a query is not finite or too long, or -1 if a file holds neighbours that do not exist.
+    Returns the number of queries that were searched: fewer than there are if a query is not finite or too long, or -1
+    if a file holds neighbours that do not exist. Counts of steps, of vertices that were scanned, and of vectors that
+    were read follow.
 
     Parameters
     ----------
-    largest_square : float
-        The largest squared norm of a query.
-    unit : float
-        Squared norms of projections over those of vectors.
-    longest : float
-        Norm of the longest row.
-    mean, signs, layout, passes, coefficients
-        What `transform_rows` knows of the rotation.
-    n_work : int
-        Floats that it works in.
+    queries : float32 array of shape (n_queries * dim,)
+        One after the other.
+    vectors
+        As for `search_projections`.
+    bound : int64 array
+        Of these arguments. Parameters not named here are those of `search_projections`.
+
+        largest_square : float
+            The largest squared norm of a query.
+        unit : float
+            Squared norms of projections over those of vectors.
+        longest : float
+            Norm of the longest row.
+        mean, signs, layout, passes, coefficients
+            What `transform_rows` knows of the rotation.
+        n_work : int
+            Floats that it works in.
+        shape, largest_norm, records, entries, hidden, ids, metric, counts
+    distances, result_ids : float32 and int64 arrays of shape (n_queries * k,)
     """
-    n_queries, n_bits, n_together = queries.shape[0], shape[0], min(32, queries.shape[0])
-    work, prepared = np.empty(n_work, dtype=np.float32), np.empty((n_together, queries.shape[1]), dtype=np.float32)
+    largest_square, unit, longest = float_at(bound, 0), float_at(bound, 1), float_at(bound, 2)
+    mean, signs, layout = (
+        array_at(bound, 3, np.float32, 1),
+        array_at(bound, 4, np.int8, 2),
+        array_at(bound, 5, np.int64, 1),
+    )
+    passes, coefficients = array_at(bound, 6, np.float32, 1), array_at(bound, 7, np.float32, 2)
+    n_work, shape, largest_norm = int_at(bound, 8), array_at(bound, 9, np.int64, 1), float_at(bound, 10)
+    records, entries = array_at(bound, 11, np.uint8, 2), array_at(bound, 12, np.uint8, 2)
+    hidden, ids, metric = array_at(bound, 13, np.bool_, 1), array_at(bound, 14, np.int64, 1), int_at(bound, 15)
+    counts = array_at(bound, 16, np.int64, 1)
+    n_queries, n_bits = queries.size // mean.size, shape[0]
+    rows, n_together = queries.reshape((n_queries, mean.size)), min(32, n_queries)
+    near, near_ids = distances.reshape((n_queries, -1)), result_ids.reshape((n_queries, -1))
+    work, prepared = np.empty(n_work, dtype=np.float32), np.empty((n_together, mean.size), dtype=np.float32)
     projections, lines = np.empty((n_together, n_bits), dtype=np.float32), np.empty((n_together, 2))
     codes, sums = np.empty((0, (n_bits + 63) // 64), dtype=np.uint64), np.empty((0, 2))
-    for first in range(0, n_queries, n_together):
-        n = min(n_together, n_queries - first)
+    visits, n_searched = np.zeros(3, dtype=np.int64), 0
+    while 0 <= n_searched < n_queries:
+        n = min(n_together, n_queries - n_searched)
+        last, bad = n_searched + n, -1
         for i in range(n):
-            square = product(queries[first + i], queries[first + i])
+            query = rows[n_searched + i]
+            square = product(query, query)
             if not square <= largest_square:
-                return int(first + i)
-            lines[i, 0], lines[i, 1] = prepare_vector(queries[first + i], square, metric, unit, longest, prepared[i])
-        bad = transform_rows(
-            read_only(prepared), 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums
-        )
+                bad = i
+                break
+            lines[i, 0], lines[i, 1] = prepare_vector(query, square, metric, unit, longest, prepared[i])
+        if bad < 0:
+            bad = transform_rows(
+                read_only(prepared), 0, n, mean, signs, layout, passes, coefficients, work, projections, codes, sums
+            )
         if bad >= 0:
-            return int(first + bad)
-        last = first + n
-        if not search_projections(
-            projections[:n], lines[:n], queries[first:last], shape, largest_norm, records, entries, hidden, ids,
-            vectors, metric, counts, np.empty(0, dtype=np.int64), distances[first:last], result_ids[first:last], visits,
-        ):  # fmt: skip
-            return -1
-    return int(n_queries)
+            n_searched += bad
+            break
+        is_sound = search_projections(
+            projections[:n], lines[:n], rows[n_searched:last], shape, largest_norm, records, entries, hidden, ids,
+            vectors, metric, counts, np.empty(0, dtype=np.int64), near[n_searched:last], near_ids[n_searched:last],
+            visits,
+        )  # fmt: skip
+        n_searched = last if is_sound else -1
+    return int(n_searched), int(visits[0]), int(visits[1]), int(visits[2])

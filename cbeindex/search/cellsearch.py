@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -10,7 +11,7 @@ import numpy as np
 from .. import kernels
 from .._core.pages import is_beyond_memory
 from .._core.tuning import tuning
-from .._core.typing import Floats, Mask, Projections, Rows, Vectors
+from .._core.typing import Floats, Mask, Projections, Vectors
 from ..data.keys import EstimateKeys
 from ..data.rowerror import RowError
 from ..data.source import VectorSource
@@ -29,7 +30,7 @@ from .errors import gather_rows, level_errors
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import SearchResult
-from .single import SingleQuery, read_only
+from .single import SingleQuery, of_one, read_only
 from .topk import TopK, merge_segments
 
 
@@ -134,9 +135,8 @@ class CellSearch:
             return None
         errors = None if self._plan.rerank == "exact" else lambda found, query: self._errors(found, query, 1)
         arguments = self._calls[0].arguments_of_one(self._metric.longest, self._transform)
-        return SingleQuery(
-            kernels.cellsearch.search_vectors, arguments, self._plan.k, self._first_stats, _count_vectors, errors
-        )
+        kernel = of_one(kernels.cellsearch.search_vectors)
+        return SingleQuery(kernel, arguments, self._plan.k, self._first_stats, _count_vectors, errors)
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:
         """Find the nearest rows of dense queries, float32 (n, dim) in C order, in one call of a kernel a segment.
@@ -160,7 +160,7 @@ class CellSearch:
                 found = call.of_vectors(queries, self._metric.longest, self._transform, n_threads, rivals)
             if found.n_searched < len(queries):
                 return None
-            self._count(stats, found.visits)
+            self._count(stats, found.visits.tolist())
             near = TopK(found.distances, found.ids)
             parts.append(near if self._has_kernel else TopK.of_keys(EstimateKeys(found.keys), part.segment))
         merged = merge_segments(parts, len(queries), self._plan.k, np.float32)
@@ -216,7 +216,7 @@ class CellSearch:
     ) -> TopK:
         """Find the nearest rows of one segment by estimate."""
         found = call.of_projections(queries.projections, queries.shifts, None, n_threads, rivals)
-        self._count(stats, found.visits)
+        self._count(stats, found.visits.tolist())
         return TopK.of_keys(EstimateKeys(found.keys), part.segment)
 
     def _nearest_by_vectors(
@@ -232,7 +232,7 @@ class CellSearch:
         segment, kept = part.segment, self._vectors_of(part.segment)
         dense = kept.dense(queries.vectors) if self._has_kernel and self._plan.rerank == "exact" else None
         found = call.of_projections(queries.projections, queries.shifts, dense, n_threads, rivals)
-        self._count(stats, found.visits)
+        self._count(stats, found.visits.tolist())
         if self._has_kernel:
             return TopK(found.distances, found.ids)
         keys = EstimateKeys(found.keys)
@@ -264,16 +264,16 @@ class CellSearch:
         return self._first_stats.copy()
 
 
-def _count_visits(stats: dict[str, Any], visits: Rows) -> None:
+def _count_visits(stats: dict[str, Any], visits: Sequence[int]) -> None:
     """Add what a search has visited to the counts in `stats`."""
-    n_rows, n_cells, _ = visits.tolist()
+    n_rows, n_cells, _ = visits
     stats["visited"] += n_rows
     stats["buckets"] += n_cells
 
 
-def _count_vectors(stats: dict[str, Any], visits: Rows) -> None:
+def _count_vectors(stats: dict[str, Any], visits: Sequence[int]) -> None:
     """Add what a search has visited, and the vectors that it has read, to the counts in `stats`."""
-    n_rows, n_cells, n_read = visits.tolist()
+    n_rows, n_cells, n_read = visits
     stats["visited"] += n_rows
     stats["buckets"] += n_cells
     stats["vectors_read"] = stats.get("vectors_read", 0) + n_read

@@ -2,18 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 from .. import kernels
 from .._core.tuning import tuning
-from .._core.typing import Floats, Rows, Vectors
+from .._core.typing import Floats, Vectors
 from ..data.source import VectorSource
 from ..distances.codec import Codec
 from .pipeline import VectorSearch
 from .plan import Plan
 from .request import IndexTraits
 from .results import SearchResult
-from .single import SingleQuery
+from .single import SingleQuery, of_one
 from .topk import TopK
 
 
@@ -61,7 +62,7 @@ class EstimateSearch:
             segment.ranks, segment.ids,
         )  # fmt: skip
         stats = plan.stats(segment.n_rows)
-        return SingleQuery(kernels.encoding.nearest, arguments, plan.k, stats, _count_nothing, self._errors)
+        return SingleQuery(of_one(kernels.encoding.nearest), arguments, plan.k, stats, _count_nothing, self._errors)
 
     def _errors(self, found: TopK, query: Vectors) -> Floats:
         """Return the standard errors of the results of one query."""
@@ -69,5 +70,5 @@ class EstimateSearch:
         return VectorSearch(source, self._traits, self._codec, self._plan).errors_of(found, query)
 
 
-def _count_nothing(stats: dict[str, Any], visits: Rows) -> None:
+def _count_nothing(stats: dict[str, Any], visits: Sequence[int]) -> None:
     """Count nothing: the plan says that all rows are scanned."""

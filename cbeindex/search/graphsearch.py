@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -25,7 +25,7 @@ from .candidates import count
 from .plan import Plan, Selection
 from .request import IndexTraits
 from .results import IdMatches, RangeResult, SearchResult
-from .single import SingleQuery, read_only
+from .single import SingleQuery, plain
 from .topk import TopK, merge_segments
 
 
@@ -131,7 +131,7 @@ class GraphSearch:
             return self._errors(found, [found], query, squares(query), 1)
 
         return SingleQuery(
-            kernels.graphsearch.search_vectors, self._calls[0].arguments_of_one(self._transform), self._plan.k,
+            kernels.graphsearch.search_vectors, self._calls[0].arguments_of_vectors(self._transform), self._plan.k,
             self._first_stats, _count, None if self._plan.rerank == "exact" else errors,
         )  # fmt: skip
 
@@ -142,13 +142,13 @@ class GraphSearch:
         """
         if self._transform is None or not self._by_kernel or not len(queries):
             return None
-        queries = read_only(queries)
+        queries = plain(queries)
         stats, parts = self._stats(), []
         for call in self._calls:
             found = call.of_vectors(queries, self._transform, n_threads)
             if found.n_searched < len(queries):
                 return None
-            _count(stats, found.visits)
+            _count(stats, found.visits.tolist())
             parts.append(TopK(found.distances, found.ids))
         merged = merge_segments(parts, len(queries), self._plan.k, np.float32)
         errors = None
@@ -168,7 +168,7 @@ class GraphSearch:
                 parts.append(self._nearest_exactly(part, call, queries, stats, n_threads))
                 continue
             found = call.of_projections(queries.projections, queries.lines, _no_queries(n), n_threads)
-            _count(stats, found.visits)
+            _count(stats, found.visits.tolist())
             parts.append(TopK(found.distances, found.ids))
         merged = merge_segments(parts, n, plan.k, np.float32)
         errors = None if plan.rerank == "exact" else self._errors(merged, parts, vectors, row_squares, n_threads)
@@ -186,7 +186,7 @@ class GraphSearch:
         kept = kept_vectors(segment.columns["vectors"], segment.ids, self._metric, self._dim)
         dense = kept.dense(queries.vectors) if self._by_kernel else _no_queries(n)
         found = call.of_projections(queries.projections, queries.lines, dense, n_threads)
-        _count(stats, found.visits)
+        _count(stats, found.visits.tolist())
         if self._by_kernel:
             return TopK(found.distances, found.ids)
         rows, counts = np.maximum(found.ids, 0), np.count_nonzero(found.ids >= 0, axis=1)
@@ -295,9 +295,9 @@ def _errors_of(merged: TopK, parts: list[TopK], errors: list[Floats]) -> Floats:
     return out
 
 
-def _count(stats: dict[str, Any], visits: Rows) -> None:
+def _count(stats: dict[str, Any], visits: Sequence[int]) -> None:
     """Add what a search has visited to the counts in `stats`."""
-    n_steps, n_scanned, n_read = visits.tolist()
+    n_steps, n_scanned, n_read = visits
     stats["visited"] += n_steps + n_scanned
     stats["steps"] += n_steps
     if n_read:

@@ -49,7 +49,7 @@ class PreparedSearch:
     def __init__(self, traits: IndexTraits, codec: Codec, request: SearchRequest, chosen: Plan) -> None:
         self._traits, self._codec, self._request, self._plan = traits, codec, request, chosen
         self._search, self._far = _search(traits, codec, chosen), chosen.far
-        self._single, self._shapes = self._search.single(), ((traits.dim,), (1, traits.dim))
+        self._single, self._shape, self._shape_of_batch = self._search.single(), (traits.dim,), (1, traits.dim)
         self._deeper: CellSearch | GraphSearch | EstimateSearch | None = None
 
     @property
@@ -73,19 +73,23 @@ class PreparedSearch:
         Returns None if it is not a float32 array in C order of the right shape, and if more than one call of a kernel
         is needed.
         """
-        if (
-            self._single is None or type(query) is not np.ndarray or query.shape not in self._shapes
-            or query.dtype != _FLOAT32 or not query.flags.c_contiguous
-        ):  # fmt: skip
+        if self._single is None or type(query) is not np.ndarray or query.dtype is not _FLOAT32:
             return None
-        is_batch = query.ndim == 2
-        batch = query.view() if is_batch else query[np.newaxis]
-        found = self._single.nearest(batch)
-        if found is None:
+        shape = query.shape
+        is_batch = shape == self._shape_of_batch
+        if not is_batch and shape != self._shape:
             return None
-        if self._far != math.inf and found.distances[0, 0] > self._far:
-            found = self._again(found, np.ones(1, dtype=np.bool_), batch, None)
-        return found if is_batch else found.first()
+        flags = query.flags
+        if not flags.carray:
+            if not flags.c_contiguous:
+                return None
+            query = query.copy()
+        found = self._single.nearest(query.reshape(-1) if is_batch else query, is_batch)
+        if found is not None and self._far != math.inf and found[0].item(0) > self._far:
+            batch = found if is_batch else found.as_batch()
+            batch = self._again(batch, np.ones(1, dtype=np.bool_), query.reshape(self._shape_of_batch), None)
+            return batch if is_batch else batch.first()
+        return found
 
     def nearest_of_array(self, queries: Any, n_threads: int | None) -> SearchResult | None:
         """Find the nearest rows of queries that need no conversion and are not divided into batches.

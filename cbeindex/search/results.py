@@ -21,6 +21,10 @@ Errors: TypeAlias = NDArray[np.float32] | Callable[[], NDArray[np.float32]] | No
 """Standard errors of estimated distances, or a function that computes them."""
 
 
+Stats: TypeAlias = Mapping[str, Any] | Callable[[], Mapping[str, Any]]
+"""What a search did, or a function that says it."""
+
+
 class _SearchResult(NamedTuple):
     distances: NDArray[Any]
     ids: NDArray[Any]
@@ -44,7 +48,7 @@ class SearchResult(_SearchResult):
         read, and until then the result refers to the rows that were searched.
     """
 
-    stats: Mapping[str, Any] = MappingProxyType({})
+    _stats: Stats = MappingProxyType({})
     _errors: Errors = None
 
     def __new__(
@@ -62,13 +66,24 @@ class SearchResult(_SearchResult):
         cls,
         distances: NDArray[Any],
         ids: NDArray[Any],
-        stats: Mapping[str, Any],
+        stats: Stats,
         errors: Errors = None,
     ) -> SearchResult:
         """Make a result that owns `stats`."""
         result = tuple.__new__(cls, (distances, ids))
-        result.stats, result._errors = stats, errors
+        result._stats, result._errors = stats, errors
         return result
+
+    @property
+    def stats(self) -> Mapping[str, Any]:
+        """What the search did."""
+        if callable(self._stats):
+            self._stats = self._stats()
+        return self._stats
+
+    @stats.setter
+    def stats(self, stats: Mapping[str, Any]) -> None:
+        self._stats = stats
 
     @property
     def errors(self) -> NDArray[np.float32] | None:
@@ -129,7 +144,7 @@ class SearchResult(_SearchResult):
 
     def with_ids(self, ids: NDArray[Any]) -> SearchResult:
         """Return the results with other ids."""
-        return SearchResult.of(self.distances, ids, self.stats, self._errors)
+        return SearchResult.of(self.distances, ids, self._stats, self._errors)
 
     def without(self, ids: Ids) -> SearchResult:
         """Return the results of each query without one id, and without the last one where that is missing."""
@@ -142,10 +157,15 @@ class SearchResult(_SearchResult):
             self.distances[is_other].reshape(shape), self.ids[is_other].reshape(shape), self.stats, errors
         )
 
+    def as_batch(self) -> SearchResult:
+        """Return the results of a single query as those of a batch of one."""
+        errors = self._errors_as(lambda values: values[np.newaxis])
+        return SearchResult.of(self.distances[np.newaxis], self.ids[np.newaxis], self._stats, errors)
+
     def first(self) -> SearchResult:
         """Return the results of the first query, without the first axis."""
         errors = self._errors_as(lambda values: values[0])
-        return SearchResult.of(self.distances[0], self.ids[0], self.stats, errors)
+        return SearchResult.of(self.distances[0], self.ids[0], self._stats, errors)
 
 
 class _RangeResult(NamedTuple):

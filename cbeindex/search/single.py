@@ -2,21 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
-from .._core.typing import Floats, Rows, Vectors
+from .._core.typing import Floats, Ids, Vectors
 from .results import SearchResult
 from .topk import TopK
 
+_empty, _FLOAT32, _INT64 = np.empty, np.dtype(np.float32), np.dtype(np.int64)
+
+
+def plain(queries: Vectors) -> Vectors:
+    """Return queries in C order as kernels are compiled for them, aligned and writeable: as they are, or a copy."""
+    return queries if queries.flags.carray else queries.copy()
+
 
 def read_only(queries: Vectors) -> Vectors:
-    """Return queries as kernels are compiled for them: those of a caller may be read-only."""
+    """Return queries for kernels that are compiled for those that may not be written to."""
     view = queries.view()
     view.flags.writeable = False
     return view
+
+
+def of_one(kernel: Callable[..., int]) -> Callable[..., Sequence[int]]:
+    """Return a kernel for one query, of one for batches, which writes counts to an array behind those of results."""
+
+    def of_one(query: Vectors, *arguments: Any) -> Sequence[int]:
+        batch, visits = query.reshape(1, -1), np.zeros(3, dtype=_INT64)
+        batch.flags.writeable = False  # as `read_only` does
+        *others, distances, ids = arguments
+        n_searched = kernel(batch, *others, distances.reshape(1, -1), ids.reshape(1, -1), visits)
+        return n_searched, *visits.tolist()
+
+    return of_one
 
 
 class SingleQuery:
@@ -25,44 +45,56 @@ class SingleQuery:
     Parameters
     ----------
     kernel : callable
-        Called with a query, the arguments, and arrays for distances, ids and visits; returns 1 if all went well.
+        Called with a query, (dim,), the arguments, and arrays for distances and ids, (k,). Returns 1 if all went well,
+        and counts of what it has visited.
     arguments : tuple
     k : int
         Results.
     stats : dict
         Of a search that has visited nothing.
     count : callable
-        Adds visits to `stats`.
+        Adds counts to `stats`.
     errors : callable, or None
-        Returns the standard errors of results, from the results and the query.
+        Returns the standard errors of results, from the results and the query, in a batch of one.
     """
 
     def __init__(
         self,
-        kernel: Callable[..., int],
+        kernel: Callable[..., Sequence[int]],
         arguments: tuple[Any, ...],
         k: int,
         stats: dict[str, Any],
-        count: Callable[[dict[str, Any], Rows], None],
+        count: Callable[[dict[str, Any], Sequence[int]], None],
         errors: Callable[[TopK, Vectors], Floats] | None,
     ) -> None:
-        self._kernel, self._arguments, self._shape = kernel, arguments, (1, k)
+        self._kernel, self._arguments, self._k = kernel, arguments, k
         self._stats, self._count, self._errors = stats, count, errors
 
-    def nearest(self, query: Vectors) -> SearchResult | None:
-        """Find the nearest rows of a batch of one query, float32 (1, dim) in C order: a view, which becomes read-only.
+    def nearest(self, query: Vectors, is_batch: bool) -> SearchResult | None:
+        """Find the nearest rows of a query, float32 (dim,) as `plain` returns it; `is_batch`: as a batch of one.
 
         Returns None if something is wrong with the query or the segment, which another way finds out.
         """
-        query.flags.writeable = False  # as `read_only` does
-        distances, ids = np.empty(self._shape, np.float32), np.empty(self._shape, np.int64)
-        visits = np.zeros(3, np.int64)
-        if self._kernel(query, *self._arguments, distances, ids, visits) != 1:
+        distances: Floats = _empty(self._k, _FLOAT32)
+        ids: Ids = _empty(self._k, _INT64)
+        n_searched, *visits = self._kernel(query, *self._arguments, distances, ids)
+        if n_searched != 1:
             return None
+        if is_batch:
+            distances, ids = distances.reshape(1, -1), ids.reshape(1, -1)
+        errors = None if self._errors is None else self._errors_later(query, is_batch, distances, ids)
+        return SearchResult.of(distances, ids, lambda: self._counted(visits), errors)
+
+    def _counted(self, visits: Sequence[int]) -> dict[str, Any]:
+        """Return the stats of a search."""
         stats = self._stats.copy()
         self._count(stats, visits)
-        errors = None
-        if self._errors is not None:
-            errors_of, own = self._errors, query.copy()  # the caller may change it before the errors are read
-            errors = lambda: errors_of(TopK(distances, ids), own)  # noqa: E731
-        return SearchResult.of(distances, ids, stats, errors)
+        return stats
+
+    def _errors_later(self, query: Vectors, is_batch: bool, distances: Floats, ids: Ids) -> Callable[[], Floats]:
+        """Return a function that computes the errors of results."""
+        assert self._errors is not None
+        errors_of, own = self._errors, query[np.newaxis].copy()  # the caller may change it before the errors are read
+        if is_batch:
+            return lambda: errors_of(TopK(distances, ids), own)
+        return lambda: errors_of(TopK(distances[np.newaxis], ids[np.newaxis]), own)[0]

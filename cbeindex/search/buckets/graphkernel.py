@@ -94,6 +94,7 @@ class GraphCall:
             records, entries, at, self.longest = graph.records, graph.entries, shape.vertex_at, graph.longest
         largest_norm = codec.unit * self.longest**2 if codec.has_norms else 0.0
         self._lengths = codec.metric.longest, codec.unit, self.longest
+        self._bound: tuple[Any, Rows] | None = None
         self._arguments = (
             np.array([shape.n_code_bits, shape.n_levels, at]), largest_norm, records, entries, hidden,
             segment.ids if ids is None else ids, _NO_VECTORS if vectors is None else vectors, codec.metric.number,
@@ -119,17 +120,26 @@ class GraphCall:
 
         return self._on_threads(search, len(projections), n_threads)
 
-    def arguments_of_one(self, transform: tuple[Any, ...]) -> tuple[Any, ...]:
-        """Return what `graphsearch.search_vectors` takes between one query and the arrays of its results."""
-        return *self._lengths, *transform, *self._arguments
+    def arguments_of_vectors(self, transform: tuple[Any, ...]) -> tuple[Any, Rows]:
+        """Return what `graphsearch.search_vectors` takes between queries and the arrays of their results.
+
+        `transform` is what the kernel knows of the rotation. The call keeps what the arguments refer to.
+        """
+        if self._bound is None:
+            *others, vectors, metric, counts = self._arguments
+            self._refers_to = *self._lengths, *transform, *others, metric, counts
+            self._bound = vectors, kernels.binding.bind(kernels.graphsearch.BOUND, self._refers_to)
+        return self._bound
 
     def of_vectors(self, queries: Vectors, transform: tuple[Any, ...], n_threads: int = 1) -> GraphFound:
-        """Search for dense queries; `transform` is what the kernel knows of the rotation."""
+        """Search for dense queries, aligned and writeable; `transform` is what the kernel knows of the rotation."""
+        vectors, bound = self.arguments_of_vectors(transform)
 
         def search(some: slice, out: GraphFound) -> int:
-            n: int = kernels.graphsearch.search_vectors(
-                queries[some], *self._lengths, *transform, *self._arguments, out.distances, out.ids, out.visits
+            n, *visits = kernels.graphsearch.search_vectors(
+                queries[some].reshape(-1), vectors, bound, out.distances.reshape(-1), out.ids.reshape(-1)
             )
+            out.visits[:] = visits
             return some.start + n if n >= 0 else -1
 
         return self._on_threads(search, len(queries), n_threads)
