@@ -184,7 +184,8 @@ def test_walks_go_where_plain_ones_go(shape, n, beam, n_missing, seed):
     query = prepared(rng.standard_normal(projections.shape[1]).astype(np.float32), dim, n_blocks)
     visited, pool = np.zeros(60, dtype=np.uint64), np.empty(beam + 32, dtype=np.int64)
     marks = np.zeros(graphsearch.room_for_marks(60), dtype=np.int32)
-    n_visited = walk.walk(*query, made, entries, projections.shape[1] // 8, beam, pool, marks, visited)
+    vectors, size = rng.standard_normal((n, 5)).astype(np.float32), projections.shape[1] // 8
+    n_visited = walk.walk(*query, made, entries, size, beam, pool, marks, visited, vectors, n // 2)
     plain = PlainWalk(made, entries, projections.shape[1], query).visit(beam, 60)
     assert [vertex for _, vertex in plain] == (visited[:n_visited] & np.uint64(0xFFFFFFFF)).tolist()
     distances = (visited[:n_visited] >> np.uint64(32)).astype(np.uint32).view(np.float32)

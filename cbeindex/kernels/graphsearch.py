@@ -10,7 +10,7 @@ from .dots import Numbers
 from .estimates import Records
 from .exact import distance_of, insert, is_farther, product
 from .jit import njit
-from .prefetch import prefetch
+from .prefetch import prefetch_row
 from .querytables import Tables
 from .records import Neighbours
 from .sorting import sort_keys
@@ -55,10 +55,10 @@ def walk_towards_rows(
     tables, numbers = np.empty((1, room_for_tables(n_bits)), dtype=np.uint8), np.empty(n_levels, dtype=np.int16)
     terms, pool = np.empty(4, dtype=np.float32), np.empty(beam + 32, dtype=np.int64)
     visited = np.empty(found.shape[1], dtype=np.uint64)
-    marks = np.empty(room_for_marks(visited.size), dtype=np.int32)
+    marks, none = np.empty(room_for_marks(visited.size), dtype=np.int32), np.empty((0, 0), dtype=np.float32)
     for row in range(start, stop):
         prepare_query(projections[row], n_bits, 0.0, tables, numbers, terms)
-        n = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited)
+        n = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited, none)
         found[row - start, n:] = -1
         for i in range(n):
             found[row - start, i] = np.int64(visited[i] & np.uint64(0xFFFFFFFF))
@@ -84,7 +84,8 @@ def take_nearest(visited: Keys, n: int, hidden: Mask, n_found: int, found: Keys)
 @njit(cache=True, nogil=True)
 def find_candidates(
     tables: Tables, numbers: Numbers, terms: Floats, records: Records, entries: Records, n_bytes: int, at: int,
-    hidden: Mask, counts: Rows, pool: Pool, marks: Marks, visited: Keys, found: Keys, visits: Rows, skipped: int,
+    hidden: Mask, counts: Rows, pool: Pool, marks: Marks, visited: Keys, found: Keys, visits: Rows, vectors: Any,
+    skipped: int,
 ) -> int:  # fmt: skip
     """Find the vertices nearest to a query by their levels; return how many, or -1 if records are damaged.
 
@@ -92,7 +93,10 @@ def find_candidates(
     """
     n, beam, most_beam, n_found, n_wanted = records.shape[0], counts[0], counts[1], counts[2], counts[3]
     while beam > 0:
-        n_steps = walk(tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited, skipped)
+        n_steps = walk(
+            tables, numbers, terms, records, entries, n_bytes, beam, pool, marks, visited, vectors,
+            n_found if vectors.shape[0] > 0 else 0, skipped,
+        )  # fmt: skip
         if n_steps < 0:
             return -1
         visits[0] += n_steps
@@ -124,15 +128,13 @@ def put_exact(
     query: Vectors, vectors: Any, metric: int, found: Keys, n: int, ids: Ids, near: Floats, near_ids: Ids
 ) -> None:
     """Write the nearest of the first `n` candidates, which ascend, by the distances of their vectors."""
-    k, dim, step = near.size, vectors.shape[1], 64 // vectors.itemsize
-    slack, square = 1e-6 * np.sqrt(dim), product(query, query) if metric != 0 else 0.0
+    k, square = near.size, product(query, query) if metric != 0 else 0.0
+    slack = 1e-6 * np.sqrt(vectors.shape[1])
     for i in range(min(n, 8)):
-        for j in range(0, dim, step):
-            prefetch(vectors, np.int64(found[i] & np.uint64(0xFFFFFFFF)) * dim + j)
+        prefetch_row(vectors, np.int64(found[i] & np.uint64(0xFFFFFFFF)))
     for i in range(n):
         if i + 8 < n:
-            for j in range(0, dim, step):
-                prefetch(vectors, np.int64(found[i + 8] & np.uint64(0xFFFFFFFF)) * dim + j)
+            prefetch_row(vectors, np.int64(found[i + 8] & np.uint64(0xFFFFFFFF)))
         row = np.int64(found[i] & np.uint64(0xFFFFFFFF))
         if i < k or not is_farther(vectors[row], query, square, metric, slack, near[k - 1]):
             insert(distance_of(vectors[row], query, square, metric), ids[row], near, near_ids, i)
@@ -184,7 +186,7 @@ def search_projections(
         prepare_query(projections[i], n_bits, largest_norm, tables, numbers, terms)
         n = find_candidates(
             tables, numbers, terms, records, entries, n_bytes, shape[2], hidden, counts, pool, marks, visited, found,
-            visits, skipped[i] if skipped.size > 0 else -1,
+            visits, vectors, skipped[i] if skipped.size > 0 else -1,
         )  # fmt: skip
         if n < 0:
             return False

@@ -7,6 +7,8 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
+from .jit import njit
+
 prefetch: Any
 
 if numba.config.DISABLE_JIT:  # type: ignore[attr-defined,unused-ignore]
@@ -32,3 +34,11 @@ else:
             return context.get_dummy_value()
 
         return types.void(array, types.int64), generate
+
+
+@njit(cache=True, nogil=True)
+def prefetch_row(rows: Any, number: int) -> None:
+    """Prefetch a row of an array of two axes, which may be out of bounds."""
+    size = rows.shape[1]
+    for j in range(0, size, 64 // rows.itemsize):
+        prefetch(rows, number * size + j)

@@ -21,6 +21,7 @@ from .estimates import Records, estimate_block, prefetch_record
 from .jit import njit
 from .lookup import sum_block
 from .popcount import popcount64
+from .prefetch import prefetch_row
 from .querytables import Tables, fill_tables
 from .vertices import distance_to_vertex
 from .views import view_as
@@ -61,7 +62,7 @@ def is_marked(marks: Marks, vertex: int) -> bool:
 def merge_fresh(pool: Pool, n: int, fresh: Pool, n_fresh: int) -> int:
     """Merge keys into the first `n` of the pool, which has room for them; return the place of the smallest of them.
 
-    `fresh[:n_fresh]` is sorted on the way.
+    `fresh[:n_fresh]` is sorted on the way. Returns `n` if there are none.
     """
     for i in range(1, n_fresh):
         key, to = fresh[i], i
@@ -166,7 +167,7 @@ def take_near(near: Any, estimate_bits: Any, numbers: Any, at: int, n: int, mark
 @njit(cache=True, nogil=True)
 def walk(
     tables: Tables, numbers: Numbers, terms: Floats, records: Records, entries: Records, n_bytes: int, beam: int,
-    pool: Pool, marks: Marks, visited: Keys, skipped: int = -1,
+    pool: Pool, marks: Marks, visited: Keys, vectors: Any, n_read: int = 0, skipped: int = -1,
 ) -> int:  # fmt: skip
     """Walk towards a query; return at how many vertices it has been, -1 if records hold numbers of no vertices.
 
@@ -184,6 +185,10 @@ def walk(
         Memory for a hash table, a power of two of places, twice as many as `visited` has at least.
     visited : uint64 array
         The vertices in the order of the walk, bits of the distance << 32 | vertex. The walk ends when it is full.
+    vectors : array of shape (n, dim) or (0, dim)
+        Of the vertices.
+    n_read : int
+        How many of them are going to be read, at most.
     skipped : int
         A vertex that the walk does not pass through; -1 for none.
     """
@@ -232,12 +237,14 @@ def walk(
         n_fresh = take_near(near, estimate_bits, integers, vertex * size + at, n_vertices, marks, fresh)
         if n_fresh < 0:
             return -1
-        if n_fresh > 0:
-            current = min(current, merge_fresh(pool, n, fresh, n_fresh))
-            n = min(n + n_fresh, beam)
-            if n == beam:
-                last[0] = pool[n - 1] >> 32
-            following = first_new(pool, current, n)
-            if following < n:
-                prefetch_record(records, vertex_of(pool[following]))
+        merged = merge_fresh(pool, n, fresh, n_fresh)
+        if current < n_read:  # likely to be among the nearest, and memory has time while the walk goes on
+            prefetch_row(vectors, vertex)
+        current = min(current, merged)
+        n = min(n + n_fresh, beam)
+        if n == beam:
+            last[0] = pool[n - 1] >> 32
+        following = first_new(pool, current, n)
+        if following < n:
+            prefetch_record(records, vertex_of(pool[following]))
     return n_visited
