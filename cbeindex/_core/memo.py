@@ -26,16 +26,13 @@ class Memo:
 
         `number` is an option that is a float or None.
         """
-        if type(number) not in _NUMBERS:
+        if type(number) not in _NUMBERS or not _PLAIN.issuperset(map(type, options)):
             return None
-        for option in options:
-            if type(option) not in _PLAIN:
-                return None
         return self._values.get((number, options)) if self._tuning is tuning() else None
 
     def put(self, options: tuple[Any, ...], value: Any, number: float | None = None) -> None:
         """Keep a value, unless an option is not of a plain type."""
-        if type(number) not in _NUMBERS or not all(type(option) in _PLAIN for option in options):
+        if type(number) not in _NUMBERS or not _PLAIN.issuperset(map(type, options)):
             return
         if self._tuning is not tuning() or len(self._values) >= _MOST:
             self._tuning, self._values = tuning(), {}
