@@ -116,6 +116,14 @@ class KeptCodec:
         """Return the vectors that rows stand for, under "cosine" of length 1."""
         return decoded_vectors(self.rotation, self._decode, column)
 
+    def points_of(self, column: NDArray[np.uint8]) -> Projections:
+        """Return the projections that rows stand for, from the origin under "ip", and from the centre otherwise."""
+        return self.from_origin(self._decode(column))
+
+    def from_origin(self, projections: Projections) -> Projections:
+        """Return projections from the point that products or distances are taken from."""
+        return projections + self.residuals.mean if self.residuals.metric.name == "ip" else projections
+
     def _decode(self, column: NDArray[np.uint8]) -> Projections:
         """Return the projections nearest to those of rows in the direction of their levels."""
         values, numbers = self._parts(column)

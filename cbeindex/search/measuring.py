@@ -97,8 +97,10 @@ def measure(trial: Trial, n_rows: int, n_nearest: Sequence[int] = N_NEAREST) -> 
     # Large numbers of results have small variances, and take long.
     few = tuple(k for k in classes if k <= limits.most_sampled_results)
     many = tuple(k for k in classes if k > limits.most_sampled_results)
-    groups = [_Group.of(trial, n_rows, few, trial.n_queries)] if few else []
-    groups += [_Group.of(trial, n_rows, many, max(1, trial.n_queries // limits.fewer_queries))] if many else []
+    n_many = min(trial.n_queries, max(limits.pilot_queries, trial.n_queries // limits.fewer_queries))
+    # Larger numbers first: where these take products of all rows, smaller ones are known by the same products.
+    groups = [_Group.of(trial, n_rows, many, n_many)] if many else []
+    groups = ([_Group.of(trial, n_rows, few, trial.n_queries)] if few else []) + groups
     efforts, effort = [], 1
     while True:
         efforts.append(effort)

@@ -86,6 +86,14 @@ class KeptVectors:
         read: VectorRows = self._vectors[rows]
         return read
 
+    def points(self, rows: Rows) -> VectorRows:
+        """Return points whose distances to those of queries, or products with them, are in the order of distances."""
+        return self._metric.prepare(self.read(rows))
+
+    def points_of(self, queries: VectorRows) -> VectorRows:
+        """Return the points of queries."""
+        return self._metric.prepare(queries)
+
     def distances(self, rows: Rows, query: Vectors) -> Floats:
         """Return the exact distances from `query` to some rows."""
         return self._metric.distances(self.read(rows), query)

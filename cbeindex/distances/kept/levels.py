@@ -6,7 +6,7 @@ import numpy as np
 
 from ... import kernels
 from ..._core.tuning import tuning
-from ..._core.typing import Floats, Ids, Rows, Vectors
+from ..._core.typing import Floats, Ids, Projections, Rows, Vectors
 from ...data.sparserows import VectorRows
 from ...errors import CorruptIndexFileError
 from ..keptcodec import KeptCodec
@@ -33,6 +33,14 @@ class LevelVectors(KeptVectors):
     def read(self, rows: Rows) -> Vectors:
         """Return the vectors that some rows stand for, under "cosine" of length 1."""
         return self._codec.vectors_of(self._vectors[rows])
+
+    def points(self, rows: Rows) -> Projections:
+        """Return projections, which are not turned back to vectors."""
+        return self._codec.points_of(self._vectors[rows])
+
+    def points_of(self, queries: VectorRows) -> Projections:
+        """Return the projections of queries."""
+        return self._codec.from_origin(self._prepared(queries)[0])
 
     def distances(self, rows: Rows, query: Vectors) -> Floats:
         """Return the estimated distances from `query` to some rows."""

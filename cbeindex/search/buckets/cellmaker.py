@@ -136,7 +136,8 @@ class CellMaker(BucketMaker):
         """
         cells, limits, n_rows, trial = segment.buckets, tuning(), segment.n_rows, None
         if self.queries is not None and share and n_rows >= limits.least_cell_segment_rows:
-            trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(n_rows, share)))
+            most = limits.most_cell_queries if cells.n_cells > 1 else limits.most_undivided_queries
+            trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(n_rows, share)[:most]))
         if self._wants_copies(segment, trial):
             cells = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
             trial = trial and trial.with_copies(cells)

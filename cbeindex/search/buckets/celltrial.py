@@ -292,6 +292,8 @@ def _without(segment: Segment, rows: Rows | None) -> ResidualCells:
     points = cells.codec.decode(segment.columns["residuals"][rows], np.arange(len(rows)))
     left = (sizes - np.bincount(own, minlength=cells.n_cells))[:, np.newaxis]
     sums = sizes[:, np.newaxis] * cells.centroids.astype(np.float64)
-    np.subtract.at(sums, own, points)
+    by_cell = np.argsort(own, kind="stable")
+    used, firsts = np.unique(own[by_cell], return_index=True)
+    sums[used] -= np.add.reduceat(points[by_cell], firsts, axis=0, dtype=np.float64)
     means = np.divide(sums, left, out=cells.centroids.astype(np.float64), where=left > 0)
     return replace(cells, centroids=means.astype(np.float32))

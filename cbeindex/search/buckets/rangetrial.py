@@ -38,7 +38,7 @@ class _Pairs(NamedTuple):
 
 
 def measure_ranges(trial: CellTrial, own: CellTrial) -> RangeCalibration | None:
-    """Measure the gaps of a segment; None if it keeps no vectors, under "ip", or if there are too few rows.
+    """Measure the gaps of a segment; None if it has one cell, keeps no vectors, under "ip", or if it has too few rows.
 
     The nearest rows of each query stand for themselves, and a sample of the others for all others, so that the pairs
     are those of any radius. Under "ip" the distance of a row does not bound that of its cell.
@@ -51,7 +51,7 @@ def measure_ranges(trial: CellTrial, own: CellTrial) -> RangeCalibration | None:
         With queries that are rows of the segment, which may be the same: how far the cells of rows are from themselves.
     """
     limits = tuning()
-    if trial.kept() is None or trial.sample.codec.metric.name == "ip":
+    if trial.most_effort == 1 or trial.kept() is None or trial.sample.codec.metric.name == "ip":
         return None
     pairs, gaps = _pairs_of(trial, min(trial.n_queries, limits.most_range_queries))
     n_near = np.cumsum(pairs.weights) / len(gaps)

@@ -68,6 +68,7 @@ class BucketTrial(ABC):
     most_effort: int
     deepest: int = 0
     _near: TopK | None = None
+    _by_products: Rows | None = None
 
     def __init__(self, segment: Segment, sample: Sample) -> None:
         self._segment, self.sample = segment, sample
@@ -105,8 +106,8 @@ class BucketTrial(ABC):
         """Return the true `k` nearest rows of the first queries, -1 for those that are not in the segment.
 
         Estimates of all rows choose the rows whose vectors are read. A few queries tell how many it takes: the deeper
-        half must hold hardly any of the nearest. Where it takes many, products of all vectors choose them instead, and
-        there are fewer queries than were asked for.
+        half must hold hardly any of the nearest. Where it takes many, products of all vectors choose them instead.
+        There may be fewer queries than were asked for.
         """
         if self.sample.truth is not None:
             return self.sample.truth[:n_queries, :k]
@@ -117,16 +118,16 @@ class BucketTrial(ABC):
             return self.candidates(self.most_effort, k, n_queries).rows
         n, n_first = max(limits.true_rows_of_k * k, limits.least_true_rows), min(n_queries, limits.pilot_queries)
         is_dense, n_rows = isinstance(self.sample.vectors, np.ndarray), self._segment.n_rows
-        by_products = False
-        while not by_products and not self._reaches(kept, n, k, n_first):
-            n *= 2
-            by_products = is_dense and n * limits.products_of_read > n_rows
-        self.deepest = max(self.deepest, n // 2)
-        n_most = limits.calibration_reads // n
-        if by_products:
-            n_most = min(limits.calibration_products // (n_rows * kept.dim), limits.calibration_pairs // n_rows)
-        n_taken = max(n_first, min(n_queries, n_most))
-        rows = self._best_by_products(kept, k, n_taken) if by_products else self._best(n, n_taken)
+        rows, deepest = self._best_known(k, n_queries), n_rows
+        while rows is None:
+            if is_dense and n * limits.products_of_read > n_rows:
+                rows = self._best_by_products(kept, k, n_queries)
+            elif self._reaches(kept, n, k, n_first):
+                rows, deepest = self._best(n, max(n_first, min(n_queries, limits.calibration_reads // n))), n // 2
+            else:
+                n *= 2
+        if k <= limits.most_sampled_results:
+            self.deepest = max(self.deepest, deepest)
         near = self._nearest(kept, rows, k)
         if n_queries == self.n_queries:
             self._near = near
@@ -144,15 +145,28 @@ class BucketTrial(ABC):
         """Return the best `n` of all rows by estimate."""
         return self.candidates(self.most_effort, min(n, self._segment.n_rows), n_queries).rows
 
+    def _best_known(self, k: int, n_queries: int) -> Rows | None:
+        """Return twice the best `k` of all rows by products of vectors, if they are known for the first queries."""
+        best = self._by_products
+        if best is None or len(best) < n_queries or best.shape[1] < min(2 * k, self._segment.n_rows):
+            return None
+        return best[:n_queries, : 2 * k]
+
     def _best_by_products(self, kept: KeptVectors, k: int, n_queries: int) -> Rows:
-        """Return twice the best `k` of all rows by products of vectors, in any order, -1 for missing ones."""
+        """Return twice the best `k` of all rows by products of vectors, the best first, -1 for missing ones.
+
+        These are known for all queries from then on, unless that takes too many products.
+        """
         assert self.sample.vectors is not None
-        metric, n_rows = self.sample.codec.metric, self._segment.n_rows
-        queries: Any = metric.prepare(self.sample.vectors[:n_queries])
+        metric, n_rows, limits = self.sample.codec.metric, self._segment.n_rows, tuning()
+        n_most = min(limits.calibration_products // (n_rows * kept.dim), limits.calibration_pairs // n_rows)
+        n_asked, n_first = n_queries, min(n_queries, limits.pilot_queries)
+        n_queries = self.n_queries if n_most >= self.n_queries else max(n_first, min(n_queries, n_most))
+        queries: Any = kept.points_of(self.sample.vectors[:n_queries])
         apart = np.empty((n_queries, n_rows), dtype=np.float32)
         step = max(1, tuning().decode_step_values // kept.dim)
         for start in range(0, n_rows, step):
-            block: Any = metric.prepare(kept.read(np.arange(start, min(start + step, n_rows))))
+            block: Any = kept.points(np.arange(start, min(start + step, n_rows)))
             squared = 0 if metric.name == "ip" else squares(block).astype(np.float32)
             apart[:, start : start + step] = squared - (1 if metric.name == "ip" else 2) * (queries @ block.T)
         if self._hidden.size:
@@ -161,7 +175,11 @@ class BucketTrial(ABC):
             apart[np.arange(n_queries), self.sample.rows[:n_queries]] = np.inf
         n = min(2 * k, n_rows)
         best = np.argpartition(apart, n - 1, axis=1)[:, :n]
-        return np.where(np.isfinite(np.take_along_axis(apart, best, axis=1)), best, -1)
+        apart = np.take_along_axis(apart, best, axis=1)
+        order = np.argsort(apart, axis=1)
+        is_there = np.isfinite(np.take_along_axis(apart, order, axis=1))
+        self._by_products = np.where(is_there, np.take_along_axis(best, order, axis=1), -1)
+        return self._by_products[:n_asked]
 
     def _nearest(self, kept: KeptVectors, rows: Rows, k: int) -> TopK:
         """Return the `k` nearest of some rows by exact distance."""
