@@ -167,9 +167,9 @@ def fitted(projections, monkeypatch):
     n_rounds = []
 
     def counted(*arguments):
-        for centroids in kmeans.rounds(*arguments):
-            n_rounds.append(len(centroids))
-            yield centroids
+        for division in kmeans.rounds(*arguments):
+            n_rounds.append(len(division.rows))
+            yield division
 
     monkeypatch.setattr(residuals_module, "rounds", counted)
     mean = np.zeros(projections.shape[1], dtype=np.float32)

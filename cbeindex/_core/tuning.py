@@ -315,6 +315,12 @@ class Tuning:
     kmeans_block_rows: int = 2**12
     # Rounds of k-means on projections that see all of the sample, at the end. The rounds before see a quarter of it.
     kmeans_whole_rounds: int = 2
+    # Rows for each centre that they see at most. On GloVe, cells with 95 % of the true ten have 6,700 rows with 64.
+    trained_centre_rows: int = 96
+    # Projections that they see. Rows in the cells with 95 and 99 % of the true ten, and CPU time of training, with 784 /
+    # 384 / 256 / 192 / 128: Fashion-MNIST 874 and 1,958, 869 and 1,921, 857 and 1,809, 900 and 2,019, 887 and 2,050, in
+    # 1.4, 0.7, 0.5, 0.3 and 0.3 s.
+    kmeans_projections: int = 256
     # Rows of a sample that are read in one piece.
     sample_piece_rows: int = 64
 
@@ -343,9 +349,11 @@ class Tuning:
     # Share of the variance that centres must explain of rows they were not trained on, or there is one centre.
     least_centre_gain: float = 0.04
     # After these rounds of k-means, centres are given up that explain so little of so many other rows that the other
-    # rounds will not change it. Gain after 2 rounds and after all 8, for 20,000 rows, whose gain may rise by 0.058:
-    # normal values -0.025 and 0.005 (768 dimensions), -0.010 and 0.015 (384), 0.061 and 0.078 (100); 1,000 clusters in
-    # 768 dimensions 0.09 and 0.17, and with 3 times their spread -0.026 and 0.008; sentence embeddings 0.19 and 0.24.
+    # rounds will not change it. Gain after 2 rounds and after all 8, for 20,000 rows, whose gain may rise by 0.029:
+    # normal values -0.001 and 0.006 (768 dimensions), 0.004 and 0.014 (384), 0.056 and 0.068 (100); in 768 dimensions,
+    # 10 clusters with 4.5 times their spread 0.020 and 0.043, 1,000 with their spread 0.096 and 0.145, with twice that
+    # 0.005 and 0.023. Of 4,000 rows, whose gain may rise by 0.065, 340 clusters with 1.5 times their spread 0.002 and
+    # 0.066.
     kmeans_trial_rounds: int = 2
     kmeans_trial_rows: int = 1024
     # Copies of rows in second cells. The second cell of a row is one of those nearest to its own: at least so many, and
