@@ -444,6 +444,19 @@ def test_queries_that_are_far_from_all_rows_of_a_graph_are_searched_again():
     assert found.stats["vectors_read"] > index.search(near, 10, recall=0.8).stats["vectors_read"]
 
 
+def test_queries_that_are_far_are_searched_with_the_fewest_misses_that_were_measured():
+    """None of 300 queries tells a share of all but one in a million."""
+
+    def steps(*shares):
+        with tuned(far_shares_of_misses=shares):
+            stats = an_index("graph", 2_000, metric="l2").search(4 * some_vectors(5, seed=9) + 3, 1, recall=0.5).stats
+        assert stats["far_queries"] == 5
+        return stats["steps"]
+
+    assert steps(1e-6, 0.5) == steps(0.5) < steps(0.1, 0.5)
+    assert steps(1e-6) == steps(1.0)
+
+
 def test_allowed_rows_that_are_near_each_other_are_all_searched():
     """A search that begins where no row is allowed would end before it meets the nearest that are."""
     index, vectors = an_index("cells", 2_000, metric="l2"), some_vectors(2_000)

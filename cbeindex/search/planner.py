@@ -49,11 +49,14 @@ def select(segments: Sequence[Segment], ids: IdFilter) -> tuple[Selection, ...]:
 
 
 def cautious(traits: IndexTraits, request: SearchRequest, chosen: Plan) -> Plan:
-    """Plan a search of graphs for queries that are unlike stored rows: half of the misses, and more candidates."""
-    asked = request._replace(recall=(1 + wanted_recall(traits, request)) / 2)
-    more = graphplan.plan_graph(traits, asked, chosen.selections, chosen.k)
-    if more.mode == "exact":  # no more was measured
-        more = chosen
+    """Plan a search of graphs for queries that are unlike stored rows: few of the misses, and more candidates."""
+    more, misses = chosen, 1 - wanted_recall(traits, request)
+    for share in tuning().far_shares_of_misses:
+        asked = request._replace(recall=1 - share * misses)
+        planned = graphplan.plan_graph(traits, asked, chosen.selections, chosen.k)
+        if planned.mode != "exact":  # which is planned where so few misses were not measured
+            more = planned
+            break
     n_candidates = tuning().far_candidates * (more.n_candidates or 0)
     return more._replace(n_candidates=n_candidates, n_exact=n_candidates, far=math.inf)
 
