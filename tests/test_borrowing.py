@@ -2,14 +2,17 @@
 
 import re
 import weakref
+from typing import Any
 
 import numba
 import numpy as np
 import pytest
-from numba.core.runtime import _nrt_python, rtsys
+from numba.core.runtime import nrt
 
 from cbeindex.kernels import jit, linking
 from tests.conftest import COMPILED
+
+_statistics: Any = nrt
 
 pytestmark = [
     pytest.mark.skipif(not COMPILED, reason="nothing is compiled"),
@@ -93,11 +96,11 @@ def test_arguments_are_released():
 @pytest.fixture
 def counted():
     """Let numba count allocations."""
-    was_enabled = _nrt_python.memsys_stats_enabled()
-    _nrt_python.memsys_enable_stats()
+    was_enabled = _statistics._nrt.memsys_stats_enabled()
+    _statistics._nrt.memsys_enable_stats()
     yield
     if not was_enabled:
-        _nrt_python.memsys_disable_stats()
+        _statistics._nrt.memsys_disable_stats()
 
 
 def test_new_arrays_are_freed_however_a_kernel_ends(counted):
@@ -118,12 +121,12 @@ def test_new_arrays_are_freed_however_a_kernel_ends(counted):
         return total
 
     assert kernel(4, 1.0) == 12
-    before = rtsys.get_allocation_stats()
+    before = _statistics.rtsys.get_allocation_stats()
     assert kernel(100, 1.0) == 102
     assert kernel(3, 2.0) == 18
     with pytest.raises(ValueError, match="negative"):
         kernel(3, -1.0)
-    after = rtsys.get_allocation_stats()
+    after = _statistics.rtsys.get_allocation_stats()
     assert after.alloc - before.alloc == 3
     # numba leaves arrays to the operating system where an exception passes.
     assert after.alloc - before.alloc - (after.free - before.free) <= 1
