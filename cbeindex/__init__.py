@@ -15,7 +15,7 @@ from .search.filters import IdFilter
 from .search.results import RangeResult, SearchResult
 from .storage.saveable import verify
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 
 __all__ = [
     "BinaryIndex",
