@@ -235,16 +235,28 @@ def sampled_distance(
 
 
 @njit(cache=True, nogil=True)
+def count_left(
+    distance: int, n_bits: int, ends: Rows, z: float, limits: Rows, query: int, least: LeastDistances
+) -> int:
+    """Set the limits of a query whose k-th distance is known, and count the halves left after the prefix."""
+    set_stage_limits(distance, n_bits, ends, z, limits, query)
+    return count_up_to(least, query, min(limits[0, query], 64 * ends[0]))
+
+
+@njit(cache=True, nogil=True)
 def find_promising(
     queries: Codes, blocks: Codes, hidden: Mask, n_rows: int, step: int, k: int, n_bits: int, ends: Rows, z: float,
     most_share: float, is_promising: Mask,
-) -> None:  # fmt: skip
+) -> int:  # fmt: skip
     """Tell for which queries few halves are left after the prefix, by the first of each `step` blocks.
 
-    The k-th distance is taken to be that of rank k / step in the sample. Blocks with spare rows are left out.
+    The k-th distance is taken to be that of rank k / step in the sample. Where too many halves would be left even if it
+    were what the prefixes alone suggest, which is too near, no whole code is read. Blocks with spare rows are left out.
+    Returns the number of promising queries.
     """
     n_queries, n_words = queries.shape[0], blocks.shape[1]
-    n_sampled = n_rows // 16 // step
+    n_sampled, rank, n_promising = n_rows // 16 // step, max(1, k // step), 0
+    most_left = most_share * 2 * n_sampled
     # A view: distances of the sample are adjacent, and the words of skipped blocks follow those of a block.
     sample = blocks[: n_sampled * step].reshape(n_sampled, step * n_words, 16)
     sample_hidden = np.empty(16 * n_sampled if hidden.size > 0 else 0, dtype=np.bool_)
@@ -255,9 +267,12 @@ def find_promising(
     prefix_scan(queries, sample, sample_hidden, ends[0], 0, n_sampled, prefix, least)
     planes, limits = planes_of(queries), np.empty((ends.size, n_queries), dtype=np.int64)
     for query in range(n_queries):
-        distance = sampled_distance(
-            planes, sample, prefix, least, query, max(1, k // step), 8 + k // (2 * step), n_bits, ends
-        )
-        set_stage_limits(distance, n_bits, ends, z, limits, query)
-        n_left = count_up_to(least, query, min(limits[0, query], 64 * ends[0]))
-        is_promising[query] = n_left <= most_share * 2 * n_sampled
+        size = min(64 * ends[0], n_bits)
+        near = reach_of(least, query, rank, 0, size) * n_bits // size
+        n_left = count_left(near, n_bits, ends, z, limits, query, least)
+        if n_left <= most_left:
+            near = sampled_distance(planes, sample, prefix, least, query, rank, 8 + k // (2 * step), n_bits, ends)
+            n_left = count_left(near, n_bits, ends, z, limits, query, least)
+        is_promising[query] = n_left <= most_left
+        n_promising += n_left <= most_left
+    return n_promising

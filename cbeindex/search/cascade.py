@@ -16,7 +16,7 @@ import numpy as np
 from .. import kernels
 from .._core.threads import for_each_chunk, leave_if_interrupted
 from .._core.tuning import tuning
-from .._core.typing import Distances, Keys, LeastDistances, Mask, Rows
+from .._core.typing import Codes, Distances, Keys, LeastDistances, Mask, Rows
 from ..data.codes import BLOCK_ROWS, HALF_ROWS, PREFIX_WORDS, is_long, n_words
 from ..data.keys import NO_KEY, HammingKeys
 from . import scan
@@ -89,8 +89,8 @@ def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys,
     group = max(1, min(tuning().shared_queries, tuning().cascade_values // view.part.n_rows))
     n_first = min(max(group, tuning().cascade_first_queries), n_queries)
     n_others = n_queries - n_first
-    of_first = run.promising(queries.some(slice(0, n_first)))
-    if not of_first.any():
+    of_first, n_promising = run.promising(queries.codes[:n_first])
+    if n_promising == 0:
         return None
     keys: Keys = np.full((n_queries, min(queries.k, view.part.n_rows)), NO_KEY)
     n_survivors: Rows = np.zeros(n_queries, dtype=np.int64)
@@ -99,7 +99,7 @@ def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys,
         for first in range(start, stop, group):
             some = slice(first, min(first + group, stop))
             part = queries.some(some)
-            flags = of_first[some] if stop <= n_first else run.promising(part)
+            flags = of_first[some] if stop <= n_first else run.promising(part.codes)[0]
             run.search(part, flags, keys[some], n_survivors[some], threads)
 
     task(0, n_first, n_threads)
@@ -144,15 +144,15 @@ class _Cascade:
             self._search_from_prefixes(queries.some(promising), every, some_keys, some_survivors, n_threads)
             keys[promising], n_survivors[promising] = some_keys, some_survivors
 
-    def promising(self, queries: CodeQueries) -> Mask:
-        """Return for which queries a sample of blocks says that few rows survive."""
+    def promising(self, queries: Codes) -> tuple[Mask, int]:
+        """Return for which queries a sample of blocks says that few rows survive, and how many they are."""
         n_blocks, flags = self._n_rows // BLOCK_ROWS, np.empty(len(queries), dtype=np.bool_)
         step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
-        kernels.cascade.find_promising(
-            queries.codes, self._blocks, self._hidden, self._n_rows, step, self._k, self._n_bits, *self._checks,
+        n_promising = kernels.cascade.find_promising(
+            queries, self._blocks, self._hidden, self._n_rows, step, self._k, self._n_bits, *self._checks,
             self._most_share, flags,
         )  # fmt: skip
-        return flags
+        return flags, n_promising
 
     def _search_from_prefixes(
         self, queries: CodeQueries, promising: Rows, keys: Keys, n_survivors: Rows, n_threads: int

@@ -50,7 +50,7 @@ class View(NamedTuple):
     @property
     def n_visible(self) -> int:
         """Number of rows that may be results."""
-        return self.part.n_rows - int(np.count_nonzero(self.hidden))
+        return self.part.n_rows - (int(np.count_nonzero(self.hidden)) if self.hidden.size else 0)
 
     def visible_rows(self) -> Rows:
         """Return the rows of `part` that may be results."""
