@@ -117,7 +117,7 @@ import pickle
 import numpy as np
 from numba.core.types import Array
 from cbeindex import BinaryIndex
-from cbeindex.kernels import cascade, hamming, prefixes, scanrest
+from cbeindex.kernels import cascade, cascadesearch, hamming, prefixes, scanrest
 
 for n_bits in (8, 64, 512, 1_088, 2_000):
     rng = np.random.default_rng(n_bits)
@@ -138,7 +138,7 @@ for n_bits in (8, 64, 512, 1_088, 2_000):
                     index.search(queries, 3, mode, n_threads=n_threads, allow=[1, 2, 3])
                 index.range_search(queries, n_bits // 3, n_threads=n_threads)
         index.remove([0, 8_999])
-stages = cascade.find_promising, prefixes.prefix_scan, cascade.nearest, scanrest.scan_rest
+stages = cascadesearch.search, cascade.find_promising, prefixes.prefix_scan, cascade.nearest, scanrest.scan_rest
 for kernel in (hamming.scan, hamming.nearest, *stages):
     arrays = {tuple(t for t in signature if isinstance(t, Array)) for signature in kernel.signatures}
     print(kernel.__name__, len(arrays), all(t.layout == "C" and t.mutable and t.aligned for t in sum(arrays, ())))
@@ -150,7 +150,7 @@ def test_the_index_uses_one_layout():
     """In a process of its own, since other tests call kernels too: no use compiles a kernel a second time."""
     run = subprocess.run([sys.executable, "-c", USE_EVERYTHING], cwd=ROOT, capture_output=True, text=True, check=False)
     assert run.stderr == ""
-    kernels = ("scan", "nearest", "find_promising", "prefix_scan", "nearest", "scan_rest")
+    kernels = ("scan", "nearest", "search", "find_promising", "prefix_scan", "nearest", "scan_rest")
     assert run.stdout.splitlines() == [f"{name} 1 True" for name in kernels]
 
 

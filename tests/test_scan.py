@@ -61,6 +61,18 @@ def cascade_nearest(codes, n, n_bits, queries, k, hidden, ranks, miss, n_threads
     return keys.packed, n_survivors
 
 
+def check_one_call(codes, n, n_bits, queries, k, hidden, miss):
+    """Compare the results of one call of a kernel, if it has any, with those of the other way."""
+    view, code_queries = view_of(codes, n, hidden), CodeQueries(queries, n_bits, k)
+    found = cascade.results(view, code_queries, miss)
+    if found is not None:
+        keys, n_survivors = cascade_nearest(codes, n, n_bits, queries, k, hidden, NO_RANKS, miss, 1)
+        for got, want in zip(found[0], unpack(keys, k), strict=True):
+            np.testing.assert_array_equal(got, want)
+        assert found[1] == n_survivors.sum()
+    return found is not None
+
+
 def distances_of(keys):
     return HammingKeys(keys).distances()
 
@@ -112,6 +124,16 @@ def test_a_cascade_that_overlooks_nothing(batch, k, n_threads, data):
     np.testing.assert_array_equal(keys, scan_nearest(rows, n, queries, k, hidden, ranks, 1))
     n_visible = n - np.count_nonzero(hidden)
     assert ((min(k, n_visible) <= n_survivors) & (n_survivors <= n_visible)).all()
+
+
+@given(code_batches(widths=LONG, max_queries=6), st.sampled_from([1, 10, 100]), st.sampled_from([0.5, 1e-3]), st.data())
+def test_a_cascade_in_one_call(batch, k, miss, data):
+    """One query is always answered by one call."""
+    queries, rows = stored(batch)
+    n = len(batch.codes)
+    hidden = data.draw(masks(n))
+    check_one_call(rows, n, batch.n_bits, queries, k, hidden, miss)
+    assert check_one_call(rows, n, batch.n_bits, queries[:1], k, hidden, miss)
 
 
 @pytest.mark.parametrize("n_bits", [1_031, 1_100, 2_060])
@@ -262,6 +284,16 @@ def test_the_cascade_finds_nearly_all(clusters, k):
     assert n_survivors.mean() < 0.15 * exact.shape[1]
 
 
+@pytest.mark.parametrize("k", [1, 20])
+@pytest.mark.parametrize("is_hidden", [False, True])
+def test_one_call_finds_what_the_cascade_finds(clusters, k, is_hidden):
+    n_bits, rows, queries, exact = clusters
+    n = exact.shape[1]
+    hidden = np.arange(n) % 3 == 0 if is_hidden else NOT_HIDDEN
+    for some in (queries[:1], queries[1:4], queries[4:32]):
+        assert check_one_call(rows, n, n_bits, some, k, hidden, 1e-3)
+
+
 def test_a_smaller_miss_looks_at_more_rows(clusters):
     n_bits, rows, queries, exact = clusters
     queries = queries[:6]
@@ -333,3 +365,29 @@ def test_some_queries_of_a_cascade_are_scanned():
     assert (n_survivors[::8] == 3_000).all()
     assert (np.delete(n_survivors, np.s_[::8]) < 1_000).all()
     np.testing.assert_array_equal(keys, scan_nearest(rows, 3_000, queries, 5, NOT_HIDDEN, NO_RANKS, 1))
+
+
+def test_one_call_for_queries_that_are_to_be_scanned_or_not():
+    """One call answers if all are to be scanned, or most are not."""
+    rng = np.random.default_rng(1)
+    words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
+    words[:5] = words[0]
+    rows = CodeRows.of(words, 2_048)
+    queries = rng.integers(0, 2**64, (8, 32), dtype=np.uint64)
+    for n_near, answers in ((0, True), (4, False), (5, True), (8, True)):
+        queries[:n_near] = words[0]
+        assert check_one_call(rows, 3_000, 2_048, queries, 5, NOT_HIDDEN, 1e-3) == answers
+
+
+def test_a_query_is_given_up_in_one_call(monkeypatch):
+    """Where too many halves are left after the prefix, which the sample does not show, the scan continues there."""
+    tune(monkeypatch, cascade_sample_blocks=1, cascade_left_words=16.0)
+    rng = np.random.default_rng(3)
+    words = rng.integers(0, 2**64, (3_000, 32), dtype=np.uint64)
+    words[:16], words[:5] = 2**64 - 1, 0  # the block of the sample
+    view = view_of(CodeRows.of(words, 2_048), 3_000)
+    queries = CodeQueries(np.zeros((1, 32), dtype=np.uint64), 2_048, 40)
+    found, n_survivors = cascade.results(view, queries, 1e-3)
+    assert n_survivors == 3_000
+    for got, want in zip(found, scan.results(view, queries), strict=True):
+        np.testing.assert_array_equal(got, want)

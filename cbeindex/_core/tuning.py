@@ -244,8 +244,9 @@ class Tuning:
     cascade_left_words: float = 2.0
     # The blocks of the sample that tells whether this is so: as many, and one in so many. Their prefixes are read. Of
     # 46, the share that survives has a standard error of at most 0.07. Time of the cascade in scans, on 120,000
-    # random codes, with 128 and one in 64 / 64, 256 / 32, 512 / 16, 2,048: one query 1.20 / 1.17 / 1.14 / 1.16 at 2,048
-    # bits and 1.12 / 1.10 / 1.09 / 1.08 at 4,096, 32 queries 1.11 / 1.04 / 1.04 / 1.04 and 1.13 / 1.03 / 1.03 / 1.02.
+    # random codes, with 128 and one in 64 / 64, 256 / 32, 512 / 16, 2,048, when whole codes were read as well: one
+    # query 1.20 / 1.17 / 1.14 / 1.16 at 2,048 bits and 1.12 / 1.10 / 1.09 / 1.08 at 4,096, 32 queries 1.11 / 1.04 /
+    # 1.04 / 1.04 and 1.13 / 1.03 / 1.03 / 1.02. Without, one query takes 1.04 and 1.02, 32 queries 1.02 and 1.01.
     cascade_sample_blocks: int = 32
     cascade_sample_share: int = 512
     # Rows times queries of a kernel call that reads survivors: some milliseconds.

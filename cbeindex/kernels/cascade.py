@@ -240,7 +240,7 @@ def count_left(
 ) -> int:
     """Set the limits of a query whose k-th distance is known, and count the halves left after the prefix."""
     set_stage_limits(distance, n_bits, ends, z, limits, query)
-    return count_up_to(least, query, min(limits[0, query], 64 * ends[0]))
+    return int(count_up_to(least, query, min(limits[0, query], 64 * ends[0])))
 
 
 @njit(cache=True, nogil=True)
@@ -251,8 +251,8 @@ def find_promising(
     """Tell for which queries few halves are left after the prefix, by the first of each `step` blocks.
 
     The k-th distance is taken to be that of rank k / step in the sample. Where too many halves would be left even if it
-    were what the prefixes alone suggest, which is too near, no whole code is read. Blocks with spare rows are left out.
-    Returns the number of promising queries.
+    were as near as the prefixes alone suggest, no whole code is read. Blocks with spare rows are left out. Returns the
+    number of promising queries.
     """
     n_queries, n_words = queries.shape[0], blocks.shape[1]
     n_sampled, rank, n_promising = n_rows // 16 // step, max(1, k // step), 0
@@ -268,7 +268,7 @@ def find_promising(
     planes, limits = planes_of(queries), np.empty((ends.size, n_queries), dtype=np.int64)
     for query in range(n_queries):
         size = min(64 * ends[0], n_bits)
-        near = reach_of(least, query, rank, 0, size) * n_bits // size
+        near = reach_of(least, query, (rank + 7) // 8, 0, size) * n_bits // size  # so many halves have that many rows
         n_left = count_left(near, n_bits, ends, z, limits, query, least)
         if n_left <= most_left:
             near = sampled_distance(planes, sample, prefix, least, query, rank, 8 + k // (2 * step), n_bits, ends)

@@ -165,18 +165,24 @@ def put_in_order(found: Keys, counts: Rows, keys: Keys) -> None:
 
 
 @njit(cache=True, nogil=True)
-def put_results(found: Keys, counts: Rows, ids: Ids, distances: Distances, found_ids: Ids) -> None:
-    """Put the distances and ids of the settled keys of each query in order; `ids` are those of ranks.
+def unpack_keys(keys: Keys, ids: Ids, distances: Distances, found_ids: Ids) -> None:
+    """Put the distances and ids of the keys of a query at the front of its results; `ids` are those of ranks.
 
     Missing results have the largest int32 and -1.
     """
+    for i in range(distances.size):
+        if i < keys.size and keys[i] != NO_KEY:
+            distances[i] = np.int32(keys[i] >> np.uint64(32))
+            found_ids[i] = ids[np.int64(keys[i] & np.uint64(0xFFFFFFFF))]
+        else:
+            distances[i] = 0x7FFFFFFF
+            found_ids[i] = -1
+
+
+@njit(cache=True, nogil=True)
+def put_results(found: Keys, counts: Rows, ids: Ids, distances: Distances, found_ids: Ids) -> None:
+    """Put the distances and ids of the settled keys of each query in order, as `unpack_keys` does."""
     keys = np.empty((1, distances.shape[1]), dtype=np.uint64)
     for query in range(distances.shape[0]):
         put_in_order(found[query : query + 1], counts[query : query + 1], keys)
-        for i in range(keys.shape[1]):
-            if i < counts[query, 1]:
-                distances[query, i] = np.int32(keys[0, i] >> np.uint64(32))
-                found_ids[query, i] = ids[np.int64(keys[0, i] & np.uint64(0xFFFFFFFF))]
-            else:
-                distances[query, i] = 0x7FFFFFFF
-                found_ids[query, i] = -1
+        unpack_keys(keys[0], ids, distances[query], found_ids[query])

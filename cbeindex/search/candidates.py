@@ -29,15 +29,11 @@ def nearest(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any])
 
 def results(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> TopK:
     """Find the nearest rows of each query, with their distances and ids. `stats` counts what was read."""
-    if plan.mode == "buckets":
-        return TopK.of_keys(nearest(view, queries, plan, stats), view.segment)
-    keys = _by_cascade(view, queries, plan, stats)
-    if keys is None:
-        found = scan.results(view, queries)
+    if plan.mode != "buckets":
+        found = _in_one_call(view, queries, plan, stats)
         if found is not None:
             return found
-        keys = scan.nearest(view, queries)
-    return TopK.of_keys(view.segment_keys(keys), view.segment)
+    return TopK.of_keys(nearest(view, queries, plan, stats), view.segment)
 
 
 def within(view: View, queries: CodeQueries, radius: int) -> scan.Matches:
@@ -61,9 +57,25 @@ def count_visits(stats: dict[str, Any], visits: Visits) -> None:
         count(stats, survivors=visits.survivors)
 
 
+def _has_cascade(view: View, queries: CodeQueries, plan: Plan) -> bool:
+    """Return whether the plan has a cascade, and codes whose first words are worth comparing alone."""
+    return plan.mode == "cascade" and is_long(queries.n_bits) and not view.part.codes.is_by_row and len(queries) > 0
+
+
+def _in_one_call(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> TopK | None:
+    """Find the nearest rows of each query by one call of a kernel, if there is one that can do all of it."""
+    if not _has_cascade(view, queries, plan):
+        return scan.results(view, queries)
+    found = cascade.results(view, queries, plan.miss)
+    if found is None:
+        return None
+    stats["survivors"] += found[1]
+    return found[0]
+
+
 def _by_cascade(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, Any]) -> HammingKeys | None:
     """Find the nearest rows by the cascade; None if the plan has none, or all rows are to be scanned."""
-    if plan.mode != "cascade" or not is_long(queries.n_bits) or view.part.codes.is_by_row or not len(queries):
+    if not _has_cascade(view, queries, plan):
         return None
     found = cascade.nearest(view, queries, plan.miss)
     if found is None:

@@ -21,7 +21,7 @@ from ..data.codes import BLOCK_ROWS, HALF_ROWS, PREFIX_WORDS, is_long, n_words
 from ..data.keys import NO_KEY, HammingKeys
 from . import scan
 from .queries import CodeQueries
-from .topk import merge_keys
+from .topk import TopK, merge_keys
 from .view import View
 
 # Number of survivors that marks a query which is scanned, until all queries are done.
@@ -86,7 +86,7 @@ def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys,
     """
     n_queries, n_threads = len(queries), queries.n_threads
     run = _Cascade(view, queries, miss)
-    group = max(1, min(tuning().shared_queries, tuning().cascade_values // view.part.n_rows))
+    group = _group_size(view.part.n_rows)
     n_first = min(max(group, tuning().cascade_first_queries), n_queries)
     n_others = n_queries - n_first
     of_first, n_promising = run.promising(queries.codes[:n_first])
@@ -117,6 +117,40 @@ def nearest(view: View, queries: CodeQueries, miss: float) -> tuple[HammingKeys,
     return HammingKeys(keys), n_survivors
 
 
+def results(view: View, queries: CodeQueries, miss: float) -> tuple[TopK, int] | None:
+    """Find the nearest rows of each query, as `nearest` does, if one kernel call can do all of it.
+
+    Returns distances and ids, and the number of rows left after the prefix. For one query, Python between kernels takes
+    as long as they do.
+    """
+    n_rows, n_bits = view.part.n_rows, queries.n_bits
+    if len(queries) > _group_size(n_rows) or not scan.is_one_call(view, queries):
+        return None
+    leave_if_interrupted()
+    part, found = view.part, TopK.empty(len(queries), queries.k)
+    n_survivors = kernels.cascadesearch.search(
+        queries.codes, part.codes.blocks, view.hidden, part.ids, _sample_step(n_rows), n_bits,
+        *Checks.of(n_bits, miss), _most_share(n_bits), view.n_visible, *found,
+    )  # fmt: skip
+    return None if n_survivors < 0 else (found, n_survivors)
+
+
+def _group_size(n_rows: int) -> int:
+    """Return the number of queries whose prefixes are compared together."""
+    return max(1, min(tuning().shared_queries, tuning().cascade_values // n_rows))
+
+
+def _sample_step(n_rows: int) -> int:
+    """Return of how many blocks one is in the sample."""
+    n_blocks = n_rows // BLOCK_ROWS
+    return max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
+
+
+def _most_share(n_bits: int) -> float:
+    """Return the share of the halves of blocks that may be left after the prefix."""
+    return 1 - tuning().cascade_left_words / n_words(n_bits)
+
+
 class _Cascade:
     """The cascade over one view."""
 
@@ -124,8 +158,7 @@ class _Cascade:
         self._view, self._hidden, self._ranks, self._n_rows = view, view.hidden, view.part.ranks, view.part.n_rows
         self._blocks, self._n_bits, self._k = view.part.codes.blocks, queries.n_bits, min(queries.k, view.part.n_rows)
         self._checks = Checks.of(queries.n_bits, miss)
-        # Share of the halves of blocks that may be left after the prefix.
-        self._most_share = 1 - tuning().cascade_left_words / n_words(queries.n_bits)
+        self._most_share = _most_share(queries.n_bits)
 
     def search(self, queries: CodeQueries, is_promising: Mask, keys: Keys, n_survivors: Rows, n_threads: int) -> None:
         """Search for some queries, of which a sample says which are promising, with the rows split over threads.
@@ -146,8 +179,7 @@ class _Cascade:
 
     def promising(self, queries: Codes) -> tuple[Mask, int]:
         """Return for which queries a sample of blocks says that few rows survive, and how many they are."""
-        n_blocks, flags = self._n_rows // BLOCK_ROWS, np.empty(len(queries), dtype=np.bool_)
-        step = max(1, n_blocks // (tuning().cascade_sample_blocks + n_blocks // tuning().cascade_sample_share))
+        flags, step = np.empty(len(queries), dtype=np.bool_), _sample_step(self._n_rows)
         n_promising = kernels.cascade.find_promising(
             queries, self._blocks, self._hidden, self._n_rows, step, self._k, self._n_bits, *self._checks,
             self._most_share, flags,

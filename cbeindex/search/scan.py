@@ -61,19 +61,26 @@ def nearest(view: View, queries: CodeQueries) -> HammingKeys:
     return HammingKeys(merge_keys(keys))
 
 
-def results(view: View, queries: CodeQueries) -> TopK | None:
-    """Find the nearest rows of each query, and their distances and ids, if one kernel call can do all of it.
+def is_one_call(view: View, queries: CodeQueries) -> bool:
+    """Return whether one kernel call can put distances and ids in order.
 
-    Returns None if that call would take too long to be interrupted, is better split over threads, or if rows are not in
-    the order of ids: `nearest` then finds keys.
+    Rows must be in the order of ids. The call must be too short to interrupt, or to split over threads.
     """
     part, (n_queries, n_words) = view.part, queries.codes.shape
     if part.ranks.size or view.rows is not None or part.n_rows * n_words * n_queries > tuning().scan_call_words:
-        return None
-    if _task_size(view, queries) != (part.n_rows, n_queries):
+        return False
+    return _task_size(view, queries) == (part.n_rows, n_queries)
+
+
+def results(view: View, queries: CodeQueries) -> TopK | None:
+    """Find the nearest rows of each query, and their distances and ids, if one kernel call can do all of it.
+
+    Otherwise, returns None, and `nearest` finds keys.
+    """
+    if not is_one_call(view, queries):
         return None
     leave_if_interrupted()
-    found = TopK(np.empty((n_queries, queries.k), dtype=np.int32), np.empty((n_queries, queries.k), dtype=np.int64))
+    part, found = view.part, TopK.empty(len(queries), queries.k)
     kernels.hamming.nearest(queries.codes, part.codes.blocks, view.hidden, part.ranks, part.ids, *found)
     return found
 

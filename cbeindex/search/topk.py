@@ -37,6 +37,11 @@ class TopK(NamedTuple):
         return cls(keys.distances(), segment.ids_of(keys))
 
     @classmethod
+    def empty(cls, n_queries: int, k: int) -> TopK:
+        """Allocate results with Hamming distances, for a kernel."""
+        return cls(np.empty((n_queries, k), dtype=np.int32), np.empty((n_queries, k), dtype=np.int64))
+
+    @classmethod
     def missing(cls, n_queries: int, k: int, dtype: Any) -> TopK:
         """Return `k` missing results for each query, with distances of type `dtype`."""
         distances = np.full((n_queries, k), missing_distance(dtype), dtype=dtype)
