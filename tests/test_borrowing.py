@@ -130,3 +130,28 @@ def test_new_arrays_are_freed_however_a_kernel_ends(counted):
     assert after.alloc - before.alloc == 3
     # numba leaves arrays to the operating system where an exception passes.
     assert after.alloc - before.alloc - (after.free - before.free) <= 1
+
+
+def test_arrays_of_both_kinds_are_freed_once(counted):
+    @jit.njit(nogil=True)
+    def larger(left, right):
+        return left if left[0] > right[0] else right
+
+    @jit.njit(nogil=True)
+    def kernel(given, n):
+        total, kept = 0.0, given
+        for i in range(n):
+            made = np.full(3, float(i))
+            if i % 2:
+                kept = made
+            total += larger(kept, given)[1:].sum() + larger(given[1:], made[1:]).sum()
+        return total
+
+    given = np.full(3, 2.5)
+    expected = kernel.py_func(given, 7)
+    before = _statistics.rtsys.get_allocation_stats()
+    for _ in range(100):
+        assert kernel(given, 7) == expected
+    after = _statistics.rtsys.get_allocation_stats()
+    assert after.alloc - before.alloc == after.free - before.free >= 700
+    np.testing.assert_array_equal(given, np.full(3, 2.5))

@@ -41,10 +41,10 @@ def bind(kinds: tuple[Any, ...], arguments: tuple[Any, ...]) -> Rows:
             places[:1].view(np.float64)[0] = argument
         else:
             dtype, n_axes = kind
-            assert argument.dtype == dtype
-            assert argument.ndim == n_axes
-            assert argument.flags.c_contiguous
-            assert argument.flags.aligned
+            if (argument.dtype, argument.ndim) != (dtype, n_axes):
+                raise TypeError(f"argument {i} must be {np.dtype(dtype)} with {n_axes} axes, got {argument.dtype}")
+            if not (argument.flags.c_contiguous and argument.flags.aligned and argument.dtype.isnative):
+                raise TypeError(f"argument {i} must be aligned, in C order and in the byte order of the machine")
             places[: 1 + n_axes] = argument.ctypes.data, *argument.shape
     return bound
 

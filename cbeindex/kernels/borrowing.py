@@ -3,28 +3,22 @@
 numba counts references to the memory of every array: when a kernel begins, for each view that it takes, and when it
 passes an array on. Each count is an atomic operation, and a search would take several hundred of them. But whoever
 calls a kernel holds its arrays until it returns. So inside of a kernel, arguments look like arrays whose memory nobody
-counts, and so do views of them. Arrays that a kernel makes are counted as always. A kernel that returns an array, which
-may be a view of an argument, counts like numba.
+counts, and so do views of them: numba leaves out what would count nothing. Arrays that a kernel makes, and those in
+tuples, are counted as always. A kernel that returns an array, which may be a view of an argument, counts like numba.
 """
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
 from typing import Any
 
 from llvmlite import ir
-from llvmlite.binding import parse_assembly
 from numba.core import cgutils, compiler_machinery, lowering, pythonapi, typed_passes, types
 
 # Untyped parts of numba.
 _python_api: Any = pythonapi.PythonAPI
 _null_value: Any = cgutils.get_null_value
-
-_COUNTS_OF_NOTHING = re.compile(
-    r"^ *(?:tail )?call void @NRT_(?:inc|dec)ref\((?:ptr|i8\*)[^,]* null\).*\n", re.MULTILINE
-)
 
 
 def _has_arrays(kind: Any) -> bool:
@@ -78,17 +72,6 @@ def borrow(pipelines: list[Any]) -> list[Any]:
         pipeline.passes = [(_BorrowingPass if kind is own else kind, why) for kind, why in pipeline.passes]
         pipeline.finalize()
     return pipelines
-
-
-def without_counts_of_nothing(module: Any) -> Any:
-    """Return a module of LLVM, or a new one that does not count the references to memory that is known to be none."""
-    text = str(module)
-    shorter = _COUNTS_OF_NOTHING.sub("", text)
-    if len(shorter) == len(text):
-        return module
-    without = parse_assembly(shorter)
-    without.name = module.name
-    return without
 
 
 @contextmanager

@@ -80,7 +80,7 @@ def prefetch_kept(rows: KeptRows, row: int) -> None:
         prefetch(rows, row * size + min(j, size - 1))
 
 
-# Most rows that are read before their distances are used.
+# Rows that are asked for ahead.
 _AT_ONCE = 8
 
 
@@ -155,7 +155,10 @@ def nearest_kept(
     projections: Projections, query_shifts: Floats, kept: KeptRows, bits: int, centres: Floats, weights: Floats,
     ids: Ids, rows: Rows, counts: Rows, lower: Floats, distances: Floats, result_ids: Ids, n_read: Rows,
 ) -> bool:  # fmt: skip
-    """Do as `exact.nearest` for kept vectors, a few at a time; return False if a centre does not exist."""
+    """Do as `exact.nearest` for kept vectors; return False as `write_distances` does.
+
+    Bounds are compared with the k-th distance once for some rows, so that a few more are read.
+    """
     k = distances.shape[1]
     n_bits = projections.shape[1]
     shifts = np.empty((centres.shape[0], 2), dtype=np.float32)
@@ -170,7 +173,7 @@ def nearest_kept(
         first = 0
         while first < n:
             n_there = 0
-            while n_there < min(places.size, n - first) and lower[query, order[first + n_there]] <= near[k - 1]:
+            while n_there < min(places.size, n - first) and not lower[query, order[first + n_there]] > near[k - 1]:
                 places[n_there] = rows[query, order[first + n_there]]
                 n_there += 1
             if n_there == 0:

@@ -20,12 +20,13 @@ from typing import Any, NamedTuple, cast
 
 import numba
 from llvmlite.binding import Linkage, add_symbol, parse_assembly
+from numba import _helperlib
 from numba.core import codegen, compiler, lowering, pythonapi, typed_passes, types
 from numba.core.dispatcher import Dispatcher
 from numba.core.environment import lookup_environment
 from numba.core.registry import CPUDispatcher
 
-from .borrowing import borrow, without_counts_of_nothing
+from .borrowing import borrow
 
 _WRAPPERS = ("wrapper", "cfunc_wrapper")
 _ENVIRONMENT = "_ZN08NumbaEnv"
@@ -34,7 +35,6 @@ _USED = (
     (codegen.CPUCodeLibrary, "_get_module_for_linking", ["self"]),
     (codegen.CPUCodeLibrary, "add_ir_module", ["self", "ir_module"]),
     (codegen.CPUCodeLibrary, "add_llvm_module", ["self", "ll_module"]),
-    (codegen.CPUCodeLibrary, "_optimize_functions", ["self", "ll_module"]),
     (codegen.CPUCodeLibrary, "finalize", ["self"]),
     (codegen.JITCodeLibrary, "get_pointer_to_function", ["self", "name"]),
     (codegen.Codegen, "create_library", ["self", "name", "kwargs"]),
@@ -61,7 +61,8 @@ def is_supported() -> bool:
                 return False
         elif found is None or list(inspect.signature(found).parameters) != parameters:
             return False
-    return codegen.JITCPUCodegen._library_class is codegen.JITCodeLibrary
+    has_adaptor = "adapt_ndarray" in getattr(_helperlib, "c_helpers", ())
+    return has_adaptor and codegen.JITCPUCodegen._library_class is codegen.JITCodeLibrary
 
 
 class SharedCode(NamedTuple):
@@ -125,16 +126,7 @@ class _SharedKernel(CPUDispatcher):  # type: ignore[misc,unused-ignore]
         return super().get_call_template(tuple(map(any_of, args)), named)  # type: ignore[no-untyped-call,unused-ignore]
 
 
-class _Library(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
-    """Code of which each module is simplified before it is added."""
-
-    def add_llvm_module(self, ll_module: Any) -> None:
-        """Add code."""
-        self._optimize_functions(ll_module)  # type: ignore[no-untyped-call,unused-ignore]
-        self._final_module.link_in(without_counts_of_nothing(ll_module))
-
-
-class _PartLibrary(_Library):
+class _PartLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
     """Code that is linked into that of callers. numba's own functions become parts too while a kernel is compiled."""
 
     def __init__(self, *arguments: Any) -> None:
@@ -195,7 +187,7 @@ class _NoEngine:
         """Do nothing: the caller that a part is linked into does it."""
 
 
-class _WholeLibrary(_Library):
+class _WholeLibrary(codegen.JITCodeLibrary):  # type: ignore[misc,unused-ignore]
     """The code of a kernel that is called from Python, with all its parts."""
 
     needs: tuple[SharedCode, ...] = ()

@@ -132,7 +132,7 @@ class GraphSearch:
 
         return SingleQuery(
             kernels.graphsearch.search_vectors, self._calls[0].arguments_of_vectors(self._transform), self._plan.k,
-            self._first_stats, _count, None if self._plan.rerank == "exact" else errors,
+            self._first_stats, _count, None if self._plan.rerank == "exact" else errors, keeps=self._calls,
         )  # fmt: skip
 
     def nearest_of(self, queries: Vectors, n_threads: int) -> SearchResult | None:

@@ -73,7 +73,9 @@ class PreparedSearch:
         Returns None if it is not a float32 array in C order of the right shape, and if more than one call of a kernel
         is needed.
         """
-        if self._single is None or type(query) is not np.ndarray or query.dtype is not _FLOAT32:
+        if self._single is None or type(query) is not np.ndarray:
+            return None
+        if query.dtype is not _FLOAT32 and query.dtype != _FLOAT32:  # which takes longer
             return None
         shape = query.shape
         is_batch = shape == self._shape_of_batch

@@ -77,9 +77,10 @@ class SearchResult(_SearchResult):
     @property
     def stats(self) -> Mapping[str, Any]:
         """What the search did."""
-        if callable(self._stats):
-            self._stats = self._stats()
-        return self._stats
+        stats = self._stats  # another thread may replace it
+        if callable(stats):
+            self._stats = stats = stats()
+        return stats
 
     @stats.setter
     def stats(self, stats: Mapping[str, Any]) -> None:
@@ -88,9 +89,10 @@ class SearchResult(_SearchResult):
     @property
     def errors(self) -> NDArray[np.float32] | None:
         """Standard errors of estimated distances, None for other distances."""
-        if callable(self._errors):
-            self._errors = self._errors()
-        return self._errors
+        errors = self._errors  # another thread may replace them
+        if callable(errors):
+            self._errors = errors = errors()
+        return errors
 
     def __reduce__(self) -> Any:
         """Compute the errors, and restore the attributes beside the fields."""
@@ -209,9 +211,10 @@ class RangeResult(_RangeResult):
     @property
     def errors(self) -> NDArray[np.float32] | None:
         """Standard errors of estimated distances, None for other distances."""
-        if callable(self._errors):
-            self._errors = self._errors()
-        return self._errors
+        errors = self._errors  # another thread may replace them
+        if callable(errors):
+            self._errors = errors = errors()
+        return errors
 
     def __reduce__(self) -> Any:
         """Compute the errors, and restore the attributes beside the fields."""

@@ -27,16 +27,16 @@ def read_only(queries: Vectors) -> Vectors:
 
 
 def of_one(kernel: Callable[..., int]) -> Callable[..., Sequence[int]]:
-    """Return a kernel for one query, of one for batches, which writes counts to an array behind those of results."""
+    """Return what `SingleQuery` calls, of a kernel for batches that writes counts to an array behind its results."""
 
-    def of_one(query: Vectors, *arguments: Any) -> Sequence[int]:
+    def search_one(query: Vectors, *arguments: Any) -> Sequence[int]:
         batch, visits = query.reshape(1, -1), np.zeros(3, dtype=_INT64)
         batch.flags.writeable = False  # as `read_only` does
         *others, distances, ids = arguments
         n_searched = kernel(batch, *others, distances.reshape(1, -1), ids.reshape(1, -1), visits)
         return n_searched, *visits.tolist()
 
-    return of_one
+    return search_one
 
 
 class SingleQuery:
@@ -56,6 +56,8 @@ class SingleQuery:
         Adds counts to `stats`.
     errors : callable, or None
         Returns the standard errors of results, from the results and the query, in a batch of one.
+    keeps : object
+        What the arguments refer to by address.
     """
 
     def __init__(
@@ -66,9 +68,10 @@ class SingleQuery:
         stats: dict[str, Any],
         count: Callable[[dict[str, Any], Sequence[int]], None],
         errors: Callable[[TopK, Vectors], Floats] | None,
+        keeps: Any = None,
     ) -> None:
         self._kernel, self._arguments, self._k = kernel, arguments, k
-        self._stats, self._count, self._errors = stats, count, errors
+        self._stats, self._count, self._errors, self._keeps = stats, count, errors, keeps
 
     def nearest(self, query: Vectors, is_batch: bool) -> SearchResult | None:
         """Find the nearest rows of a query, float32 (dim,) as `plain` returns it; `is_batch`: as a batch of one.
@@ -83,12 +86,17 @@ class SingleQuery:
         if is_batch:
             distances, ids = distances.reshape(1, -1), ids.reshape(1, -1)
         errors = None if self._errors is None else self._errors_later(query, is_batch, distances, ids)
-        return SearchResult.of(distances, ids, lambda: self._counted(visits), errors)
+        return SearchResult.of(distances, ids, self._stats_later(visits), errors)
 
-    def _counted(self, visits: Sequence[int]) -> dict[str, Any]:
-        """Return the stats of a search."""
-        stats = self._stats.copy()
-        self._count(stats, visits)
+    def _stats_later(self, visits: Sequence[int]) -> Callable[[], dict[str, Any]]:
+        """Return a function that makes the stats of a search, and does not hold what has been searched."""
+        first, count = self._stats, self._count
+
+        def stats() -> dict[str, Any]:
+            counted = first.copy()
+            count(counted, visits)
+            return counted
+
         return stats
 
     def _errors_later(self, query: Vectors, is_batch: bool, distances: Floats, ids: Ids) -> Callable[[], Floats]:
