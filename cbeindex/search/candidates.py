@@ -69,7 +69,7 @@ def _in_one_call(view: View, queries: CodeQueries, plan: Plan, stats: dict[str, 
     found = cascade.results(view, queries, plan.miss)
     if found is None:
         return None
-    stats["survivors"] += found[1]
+    count(stats, survivors=found[1])
     return found[0]
 
 
