@@ -136,3 +136,17 @@ def test_needed_cells_are_those_of_a_search_with_copies():
             near = trial._in_all_cells(10, trial.n_queries)
             np.testing.assert_array_equal(needed, near.places[near.rows >= 0] + 1)
         assert (plain.needed(10)[1] < plain.needed(10)[0]).any()
+
+
+def test_a_small_part_of_an_index_does_not_make_searches_exact():
+    """Its few queries can show that 0.99 of the first results are found."""
+    rng = np.random.default_rng(0)
+    means = 4 * rng.standard_normal((300, 16))
+    rows = (means[rng.integers(0, 300, 84_200)] + rng.standard_normal((84_200, 16))).astype(np.float32)
+    index = CBEIndex(16, metric="l2", vectors="float32")
+    index.add(rows[:80_000])
+    index.add(rows[80_000:])
+    large, small = segments_of(index)
+    assert small.n_rows == 4_200
+    assert max(small.buckets.calibration.n_queries) < max(large.buckets.calibration.n_queries)
+    assert index.explain(rows[:5], 1, recall=0.99).mode == "buckets"

@@ -985,6 +985,8 @@ def test_removed_rows_do_not_make_the_others_longer():
 
 def test_kernels_are_compiled_for_one_layout():
     """Whatever rows have been through: another layout or type would be compiled anew, in seconds."""
+    kernels = asymmetric.scan, asymmetric.estimate_rows
+    before = [set(getattr(kernel, "signatures", ())) for kernel in kernels]  # tests call them with other arrays, too
     index = CBEIndex(24, 600, vectors="float32", buckets=None).fit(X)
     index.add(np.asfortranarray(X))
     index.search(QUERIES, 3)
@@ -994,8 +996,8 @@ def test_kernels_are_compiled_for_one_layout():
     index.search(QUERIES, 3, n_candidates=10)
     pickle.loads(pickle.dumps(index)).search(QUERIES[0], 3, n_candidates=10)
     index.range_search(QUERIES, 0.5)
-    for kernel in (asymmetric.scan, asymmetric.estimate_rows):
-        assert len(getattr(kernel, "signatures", [1])) == 1
+    for kernel, others in zip(kernels, before, strict=True):
+        assert len(set(getattr(kernel, "signatures", ())) - others) <= 1
 
 
 @pytest.mark.parametrize("buckets", [None, "clusters", "substrings"])

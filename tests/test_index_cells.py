@@ -441,7 +441,7 @@ def test_a_query_of_a_calibration_may_be_the_only_row_that_is_not_removed():
 def test_rows_of_the_buffer_are_not_calibrated_by_searches():
     """A search after each `add` would calibrate them again; all of them are searched."""
     index = CBEIndex(DIM, 40, metric="l2", vectors="float32", buckets="cells")
-    index.add(some_vectors(60))
+    index.add(some_vectors(120))
     assert segments_of(index)[0].buckets.calibration is not None
     ids = np.concatenate([index.add(some_vectors(14, seed)) for seed in (1, 2)])
     found = index.search(some_vectors(28, 3)[:5], 3)
@@ -449,6 +449,16 @@ def test_rows_of_the_buffer_are_not_calibrated_by_searches():
     assert sorted(last.ids) == ids.tolist()
     assert last.buckets.calibration is None
     assert found.stats["buckets"] >= 5 * last.buckets.n_cells
+
+
+def test_a_buffer_that_is_most_of_an_index_is_calibrated():
+    """Nothing else tells how well estimates do."""
+    index = CBEIndex(DIM, 40, metric="l2", vectors="float32", buckets="cells").fit(some_vectors(60))
+    for seed in (1, 2):
+        index.add(some_vectors(14, seed))
+    (last,) = index._state.rows.search_snapshot().segments
+    assert last.n_rows == 28
+    assert last.buckets.calibration is not None
 
 
 def test_a_small_part_of_an_index_is_calibrated_by_few_queries():

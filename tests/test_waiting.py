@@ -1,8 +1,10 @@
 """Rows that are added a few at a time, which wait to be encoded together, against rows that are encoded at once."""
 
 import copy
+import gc
 import pickle
 import threading
+import weakref
 
 import numpy as np
 import pytest
@@ -295,3 +297,17 @@ def test_waiting_rows_need_no_lock_of_writers():
         reader.start()
         reader.join(60)
         assert found == [60]
+
+
+def test_an_index_with_waiting_rows_is_freed_at_once():
+    """Rows that wait know how they are encoded, but not who holds them."""
+    index = an_index()
+    for row in some_vectors(2, seed=1):
+        index.add(row)
+    state = weakref.ref(index._state.rows)
+    gc.disable()
+    try:
+        del index
+        assert state() is None
+    finally:
+        gc.enable()

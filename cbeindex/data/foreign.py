@@ -177,7 +177,7 @@ def _of_pandas(pandas: Any, array: Any, name: str) -> Any:
         is_number = pandas.api.types.is_numeric_dtype
         _refuse_others([(column, is_number(dtype)) for column, dtype in array.dtypes.items()], name)
         is_foreign = any(isinstance(dtype, pandas.api.extensions.ExtensionDtype) for dtype in array.dtypes)
-        if is_foreign or any(dtype.kind == "O" for dtype in array.dtypes):
+        if is_foreign:
             _refuse_missing(array.isna().any(axis=1), name)
         if not is_foreign:
             return array.to_numpy()

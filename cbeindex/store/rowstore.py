@@ -3,8 +3,8 @@
 New rows go to the buffer. A full buffer becomes a segment and gets its buckets then. A new segment is merged with the
 segments before it that are not much larger, so that there are few segments; with graphs, which take long to make, as
 soon as there are several of them. A writer changes nothing that a reader can
-see: it writes behind the rows in use, or to new arrays, and then replaces the contents in one step. So readers never
-wait for it, and no search sees half of a change.
+see: it writes behind the rows in use, or to new arrays, and then replaces the contents in one step. So no search sees
+half of a change, and readers wait at most until a few rows that were checked before have been encoded.
 """
 
 from __future__ import annotations
@@ -113,7 +113,7 @@ class RowStore:
         self._contents = self._sealed((), 0)
         # Copies of the rows in the buffer: in the order of ids, and then with buckets.
         self._ordered: tuple[Segment, Segment] | None = None
-        self._arranged_newest: tuple[Segment, Segment] | None = None
+        self._arranged_newest: tuple[Segment, float, Segment] | None = None
 
     @property
     def _contents(self) -> _Contents:
@@ -164,9 +164,12 @@ class RowStore:
         *sealed, last = snapshot.segments or (None,)
         if last is None or last.buckets is not None:
             return snapshot
-        if cached is None or cached[0] is not last:
-            cached = self._arranged_newest = last, self.buckets.arrange(last, 0.0)
-        return Snapshot((*sealed, cached[1]), self.has_names)
+        share = last.n_rows / sum(segment.n_rows for segment in snapshot.segments)
+        if last.n_rows < tuning().least_cell_segment_rows or share < tuning().least_whole_share:
+            share = 0.0  # the rest tells how well estimates do
+        if cached is None or cached[0] is not last or cached[1] != share:
+            cached = self._arranged_newest = last, share, self.buckets.arrange(last, share)
+        return Snapshot((*sealed, cached[2]), self.has_names)
 
     def frozen(self) -> RowStore:
         """Return a store of the rows as they are now, to be read alone. It shares them, and their memo."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from dataclasses import replace
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -89,17 +90,12 @@ class IndexState(NamedTuple):
             return None
         if not self.rows.next_id or not codec.accepts_all(limits.longest_waiting):
             return None
-        vectors = source.read(slice(None))
+        vectors = np.array(source.read(slice(None)))  # the caller may change theirs after the check
         if self.ingest.check(source, 0, vectors).max() > limits.longest_waiting:
             return None
         most = min(limits.waiting_rows, limits.waiting_values // max(self.ingest.dim, self.ingest.n_bits))
-        return self.rows.add_later(ids, vectors, self._encoded, most)
-
-    def _encoded(self, vectors: Vectors) -> EncodedRows:
-        """Return codes and columns of checked vectors."""
-        assert self.codec is not None
-        new = NewRows(VectorSource(vectors, self.ingest.dim), None, False, 1, lambda n: None)
-        return self.ingest.encode(self.codec, new, is_checked=True)
+        # What waits holds the encoder and not this state, whose rows hold what waits.
+        return self.rows.add_later(ids, vectors, partial(_encoded, self.ingest, codec), most)
 
     def _add_first(self, new: NewRows, prototype: Encoder) -> tuple[Ids, IndexState]:
         """Add vectors to an index that is not fitted."""
@@ -369,3 +365,9 @@ def _scaled(sample: VectorRows, scales: NDArray[np.float64]) -> VectorRows:
     for piece in pieces(sample):
         np.multiply(sample[piece], scales[piece, np.newaxis].astype(np.float32), out=scaled[piece])
     return scaled
+
+
+def _encoded(ingest: Ingest, codec: Codec, vectors: Vectors) -> EncodedRows:
+    """Return codes and columns of checked vectors."""
+    new = NewRows(VectorSource(vectors, ingest.dim), None, False, 1, lambda n: None)
+    return ingest.encode(codec, new, is_checked=True)

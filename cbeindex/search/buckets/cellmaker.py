@@ -106,7 +106,7 @@ class CellMaker(BucketMaker):
         """Return a segment of any size with its rows in the order of cells.
 
         The larger its `share` of the rows of the index, the more precisely are cells calibrated. Without a share, there
-        is one cell for each centre, and all are searched.
+        is one cell for each centre, and all are searched unless the caller says how many.
         """
         assert self.codec is not None
         column: NDArray[np.uint8] = np.asarray(segment.columns["residuals"])
@@ -138,7 +138,7 @@ class CellMaker(BucketMaker):
         if self.queries is not None and share and n_rows >= limits.least_cell_segment_rows:
             most = limits.most_cell_queries if cells.n_cells > 1 else limits.most_undivided_queries
             trial = CellTrial(segment, Sample.of_rows(self.queries, segment, sample_rows(n_rows, share)[:most]))
-        if self._wants_copies(segment, trial):
+        if share and self._wants_copies(segment, trial):
             cells = replace(cells, copies=make_copies(cells.codec, column, rows, cells))
             trial = trial and trial.with_copies(cells)
         if trial is not None:
