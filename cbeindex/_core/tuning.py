@@ -316,7 +316,8 @@ class Tuning:
     kmeans_block_rows: int = 2**12
     # Rounds of k-means on projections that see all of the sample, at the end. The rounds before see a quarter of it.
     kmeans_whole_rounds: int = 2
-    # Rows for each centre that they see at most. On GloVe, cells with 95 % of the true ten have 6,700 rows with 64.
+    # Rows for each centre that they see at most. On GloVe, cells with 95 % of the true ten have 6,700 rows with 64 and
+    # 6,300 with 96.
     trained_centre_rows: int = 96
     # Projections that they see. Rows in the cells with 95 and 99 % of the true ten, and CPU time of training, with 784,
     # 384, 256, 192 and 128, on Fashion-MNIST: 874 and 1,958, 869 and 1,921, 857 and 1,809, 900 and 2,019, 887 and
@@ -377,8 +378,8 @@ class Tuning:
     cell_candidates_of_k: int = 4
     least_cell_candidates: int = 40
 
-    # Calibration: rows times queries, and the least and the most queries of a segment. Of 60,000 rows 559 are sampled,
-    # whose recall of 0.95 for 10 results has a standard error of 0.004.
+    # Calibration: rows times queries, and the least and the most queries of a segment that is most of its index. Of the
+    # 60,000 rows of a graph 559 are sampled, whose recall of 0.95 for 10 results has a standard error of 0.004.
     calibration_pairs: int = 2**25
     least_calibration_queries: int = 256
     most_calibration_queries: int = 1000

@@ -127,7 +127,7 @@ class RowStore:
         """Return the contents and their memo, after rows that wait have been encoded.
 
         This has a lock of its own, which no writer holds for long. While one is at work, no rows wait, because it has
-        begun with this. There is room for them in the buffer.
+        begun with this. There is room for them in the buffer, as no more rows wait than fit into it.
         """
         contents, memo, waiting = self._published
         if waiting is not None:
