@@ -105,7 +105,8 @@ def find_candidates(
             return int(min(n_shown, n_found))
         if beam >= most_beam:
             break
-        beam = min(4 * beam, most_beam)
+        grown = 5 * beam * n_wanted // (4 * max(1, n_shown))  # a walk finds about as many as its beam is wide
+        beam = min(max(beam + (beam + 1) // 2, min(4 * beam, grown)), most_beam)
         pool, visited = np.empty(beam + 32, dtype=np.int64), np.empty(most_steps(beam, n), dtype=np.uint64)
         marks = np.empty(room_for_marks(visited.size), dtype=np.int32)
     visits[1] += n
