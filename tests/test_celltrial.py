@@ -100,14 +100,19 @@ def test_rows_with_copies_are_told_from_their_nearer_cell(metric):
         assert 0.97 * n_told < n_searched <= n_told
 
 
+def an_index_with_copies():
+    index = CBEIndex(24, metric="l2", vectors="float32", buckets="cells", spill=True)
+    X = clustered(500)
+    index.fit(X)
+    index.add(X)
+    index.compact()
+    return index
+
+
 def test_copies_made_during_calibration_are_those_of_a_trial_with_copies():
     """A trial that gets copies tells what a new trial of the same cells with copies tells."""
     with tuned(least_cell_segment_rows=64, most_calibrated_depth=60, least_centre_gain=-1.0):
-        index = CBEIndex(24, metric="l2", vectors="float32", buckets="cells", spill=True)
-        X = clustered(500)
-        index.fit(X)
-        index.add(X)
-        index.compact()
+        index = an_index_with_copies()
         (segment,) = segments_of(index)
         sample = Sample.of_rows(index._state.codec, segment, np.arange(0, 500, 20))
         plain = CellTrial(without_copies(segment), sample)
@@ -124,11 +129,7 @@ def test_copies_made_during_calibration_are_those_of_a_trial_with_copies():
 
 def test_needed_cells_are_those_of_a_search_with_copies():
     with tuned(least_cell_segment_rows=64, most_calibrated_depth=60, least_centre_gain=-1.0):
-        index = CBEIndex(24, metric="l2", vectors="float32", buckets="cells", spill=True)
-        X = clustered(500)
-        index.fit(X)
-        index.add(X)
-        index.compact()
+        index = an_index_with_copies()
         (segment,) = segments_of(index)
         sample = Sample(index._state.codec, clustered(25, seed=1), None)  # no rows, which would move the centroids
         with_copies, plain = CellTrial(segment, sample), CellTrial(without_copies(segment), sample)
